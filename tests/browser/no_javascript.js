@@ -63,7 +63,7 @@ scenario(async (fixture) => {
       [`/deliveries/${delivery.id}`]: "the endpoint returned 400",
       "/events": /order\.n\d+/,
       [`/events/${delivery.event_id}`]: '"fails": true',
-      "/dead": "By cause",
+      "/dead": "By failure",
       "/event-types": "No event types are registered.",
     };
     for (const [where, shown] of Object.entries(pages)) {

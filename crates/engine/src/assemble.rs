@@ -29,7 +29,7 @@ use crate::{
     control::Control,
     coordinate::{Coordinator, LocalCoordinator, redis::RedisLink},
     deliver::Deliverer,
-    dispatch::{Assignments, DispatchLimits, Dispatcher, Effects},
+    dispatch::{Assignments, DeliveryHandler, DispatchLimits, Dispatcher},
     engine::Components,
     publish::{Publisher, checking::Checker},
     record::{
@@ -72,7 +72,7 @@ const REDIS_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval between checks whether all outcomes are stored.
 const SETTLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What every component may use, and what depends on nothing.
+/// What every component may use, and what depends on no component.
 pub(crate) struct Base {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
@@ -85,7 +85,7 @@ pub(crate) struct Base {
     pub(crate) stop: CancellationToken,
 }
 
-/// The components between the base and the facade.
+/// The components of the data path.
 pub(crate) struct DataPath {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
@@ -96,7 +96,7 @@ pub(crate) struct DataPath {
     pub(crate) deliverer: Arc<Deliverer>,
     pub(crate) claimer: Arc<Claimer>,
     pub(crate) publisher: Arc<Publisher>,
-    pub(crate) cancel_requests: CancellationToken,
+    pub(crate) cut_requests: CancellationToken,
 }
 
 impl Engine {
@@ -134,8 +134,8 @@ impl Engine {
             stop,
         };
         let path = base.build_data_path(egress.clone(), tickets, link.is_some());
-        let effects: Arc<dyn Effects> = path.deliverer.clone();
-        path.dispatcher.set_effects(Arc::downgrade(&effects));
+        let effects: Arc<dyn DeliveryHandler> = path.deliverer.clone();
+        path.dispatcher.set_handler(Arc::downgrade(&effects));
         let poisoned = path.dispatcher.queues.poisoned().clone();
         let supervisor =
             Supervisor::start(ServiceMetrics::new(registry), base.stop.clone(), poisoned, &base.faults);
@@ -143,9 +143,9 @@ impl Engine {
         components.map(|components| Self(Arc::new(components))).inspect_err(|_| base.stop.cancel())
     }
 
-    /// Starts no new requests, releases queued deliveries, lets requests in flight finish until `deadline` and cuts
+    /// Starts no new requests, releases queued deliveries, lets requests in flight finish for `drain_timeout` and cuts
     /// the rest as failed attempts. Publishing continues; see [`Engine::stop`].
-    pub async fn drain(&self, deadline: Duration) {
+    pub async fn drain(&self, drain_timeout: Duration) {
         let (dispatcher, store, clock) = (&self.0.dispatcher, &self.0.store, &self.0.control.clock);
         let queued = dispatcher.queues.drain();
         for part in queued.chunks(RELEASE_BATCH_SIZE) {
@@ -159,10 +159,10 @@ impl Engine {
             }
             part.iter().for_each(|delivery| dispatcher.queues.released(delivery));
         }
-        if timeout(deadline, self.wait_until_settled()).await.is_err() {
+        if timeout(drain_timeout, self.wait_until_settled()).await.is_err() {
             let requests = self.load().unsettled;
-            tracing::warn!(requests, "drain timeout reached; aborting requests");
-            self.0.cancel_requests.cancel();
+            tracing::warn!(requests, "drain timeout reached; cutting requests");
+            self.0.cut_requests.cancel();
             if timeout(FINAL_RECORD_TIMEOUT, self.wait_until_settled()).await.is_err() {
                 tracing::warn!("shutdown with unrecorded outcomes; leases will be rescued");
             }
@@ -184,7 +184,7 @@ impl Engine {
         if let Err(error) = self.0.store.rescue(epoch, control.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "ending the epoch failed; another node will end it");
         }
-        // Outcomes that were not recorded refer to the recorder, which would keep the store open.
+        // Outcomes that were not recorded hold deliveries, whose guards refer to the dispatcher.
         control.recorder.unrecorded.clear();
     }
 
@@ -267,7 +267,7 @@ impl Base {
             stop: self.stop.clone(),
             unrecorded: Default::default(),
         });
-        let cancel_requests = CancellationToken::new();
+        let cut_requests = CancellationToken::new();
         let sender = Arc::new(Sender {
             store: self.store.clone(),
             egress,
@@ -278,7 +278,7 @@ impl Base {
             metrics: self.metrics.clone(),
             tracer: tracer.clone(),
             faults: self.faults.clone(),
-            cancel_requests: cancel_requests.clone(),
+            cut_requests: cut_requests.clone(),
         });
         let deliverer = Arc::new(Deliverer {
             clock: self.clock.clone(),
@@ -333,7 +333,7 @@ impl Base {
             deliverer,
             claimer,
             publisher,
-            cancel_requests,
+            cut_requests,
         }
     }
 
@@ -427,7 +427,7 @@ impl Base {
             #[cfg(feature = "fault_injection")]
             faults: self.faults.clone(),
             stop: self.stop.clone(),
-            cancel_requests: path.cancel_requests,
+            cut_requests: path.cut_requests,
             _deliverer: path.deliverer,
         })
     }
@@ -507,7 +507,7 @@ impl Base {
         supervisor.run(sync.into_service(redis.clone(), link));
     }
 
-    /// Starts the services on which deliveries depend.
+    /// Starts the services of the delivery path.
     fn start_delivery(&self, path: &DataPath, supervisor: &Arc<Supervisor>) {
         if self.settings.role.sends() {
             let scheduler = Arc::new(Scheduler {
@@ -579,7 +579,7 @@ impl Base {
         }
     }
 
-    /// Starts what ends deliveries and webhooks, and verifies endpoints.
+    /// Starts what ends deliveries and webhooks, verifies endpoints, and keeps tables small.
     fn start_expiry(&self, path: &DataPath, supervisor: &Supervisor, control: &Arc<Control>, egress: Client) {
         let verifier = Arc::new(Verifier {
             egress,

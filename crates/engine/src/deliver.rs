@@ -17,11 +17,12 @@ use crate::{
     clock::Clock,
     coordinate::{AttemptReport, Coordinator, ReportEffects},
     dispatch::{
-        Admission, Dispatcher, Effects, EndWithoutAttempt, LeasedDelivery, REASON_GONE, UnsettledDelivery,
+        Admission, DeliveryHandler, Dispatcher, EndWithoutAttempt, LeasedDelivery, REASON_GONE,
+        UnsettledDelivery,
     },
     dns_suspects::DnsSuspects,
     metrics::Metrics,
-    record::{CancelReason, Circuits, DecidedAttempt, Probe, Recorder, attempt::failure_category},
+    record::{Cancellation, Circuits, DecidedAttempt, Probe, Recorder, attempt::failure_category},
     rollup_buffer::RollupBuffer,
     routing::{ResolvedWebhook, Router},
     send::{AttemptResult, PreSendCheck, Sender},
@@ -50,16 +51,16 @@ pub(crate) struct Deliverer {
 }
 
 /// An admission whose probe is a guard.
-struct Admitted {
+struct GuardedAdmission {
     admission: Admission,
     probe: Option<Probe>,
 }
 
-impl Effects for Deliverer {
+impl DeliveryHandler for Deliverer {
     fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission) {
         let probe = admission.probe_id.map(|id| Probe::new(&self.circuits, &admission.webhook, id));
         let runtime = self.runtime.clone();
-        runtime.spawn(self.run(delivery, Admitted { admission, probe }));
+        runtime.spawn(self.run(delivery, GuardedAdmission { admission, probe }));
     }
 
     fn end(&self, delivery: UnsettledDelivery, end: EndWithoutAttempt) {
@@ -70,7 +71,7 @@ impl Effects for Deliverer {
 impl Deliverer {
     /// Takes one delivery from its admission to its record. If its task panics, the guards return what it occupies, and
     /// the delivery is released as one whose sender died.
-    async fn run(self: Arc<Self>, mut delivery: UnsettledDelivery, mut admitted: Admitted) {
+    async fn run(self: Arc<Self>, mut delivery: UnsettledDelivery, mut admitted: GuardedAdmission) {
         delivery.begin_task();
         self.faults.inject(FaultPoint::Check);
         let webhook = admitted.admission.webhook.clone();
@@ -87,21 +88,22 @@ impl Deliverer {
         // The request has ended, so its cluster-wide slot is free for another one.
         drop(admitted.admission.slot.take());
         // 3. Decide: what does the response mean for the delivery? Pure rules of core.
-        let response_class = classify(&result.response(), &webhook.retry_policy, self.clock.now());
+        let now = self.clock.now();
+        let response_class = classify(&result.response(), &webhook.retry_policy, now);
         self.faults.inject(FaultPoint::Classify);
-        let cancel = self.cancel_reason(&delivery);
-        let cancel_reason = cancel.as_ref().map(|cancel| cancel.reason.as_str());
+        let cancellation = self.cancellation(&delivery);
+        let cancel_reason = cancellation.as_ref().map(|cancellation| cancellation.reason.as_str());
         let decided = self.recorder.decide(&delivery, &webhook, &response_class, cancel_reason);
         self.count_attempt(&webhook, &result, failure_category(&response_class));
         // 4. Report: what does it mean for the endpoint, on every node?
         let probe_id = admitted.probe.as_ref().map(Probe::id);
-        let report = build_report(probe_id, &result, &response_class, &decided, cancel.is_some());
-        let changed = self.coordinator.report_attempt(&webhook, report).await;
+        let report = build_report(probe_id, &result, &response_class, &decided, cancellation.is_some());
+        let report_effects = self.coordinator.report_attempt(&webhook, report).await;
         admitted.probe.take().into_iter().for_each(Probe::reported);
-        // 5. Apply, before the slot is free: nothing behind it is sent to a webhook that is disabled, paused or blocked.
+        // 5. Apply, before the webhook's slot on this node is free: nothing behind it is sent to a webhook that is disabled, paused or blocked.
         let failed = failure_category(&response_class).is_some();
-        let disable_reason = self.disable_reason(&decided, &changed, failed);
-        self.circuits.apply_report_effects(&webhook, &changed);
+        let disable_reason = self.disable_reason(&decided, &report_effects, failed);
+        self.circuits.apply_report_effects(&webhook, &report_effects);
         // Queued deliveries return to the store and wait there until this outcome is recorded or refused. The webhook
         // counts as disabled only after the store has confirmed it.
         if disable_reason.is_some() {
@@ -117,13 +119,14 @@ impl Deliverer {
         self.recorder.record_attempt(
             delivery,
             DecidedAttempt {
+                at: now,
                 webhook,
                 circuit,
                 result,
                 response_class,
                 decided,
-                cancel,
-                changed,
+                cancellation,
+                report_effects,
                 disable_reason,
             },
         );
@@ -133,12 +136,12 @@ impl Deliverer {
     async fn end_unsent(
         &self,
         mut delivery: UnsettledDelivery,
-        admitted: Admitted,
+        admitted: GuardedAdmission,
         check: Result<PreSendCheck, redrive_store::StoreError>,
     ) {
         self.return_admission(&mut delivery, admitted).await;
         match check {
-            Ok(PreSendCheck::Finish(end)) => self.recorder.record_without_attempt(delivery, end),
+            Ok(PreSendCheck::End(end)) => self.recorder.record_without_attempt(delivery, end),
             Ok(PreSendCheck::LeaseLost) => self.recorder.drop_lost_lease(delivery, false),
             Ok(PreSendCheck::LeaseUncertain | PreSendCheck::Send | PreSendCheck::Poison) => {
                 delivery.release()
@@ -155,15 +158,19 @@ impl Deliverer {
 
     /// Releases a delivery to the store because the connection limit of its address was reached. No request was sent,
     /// so this is not an attempt and says nothing about the endpoint.
-    async fn release_for_connection_limit(&self, mut delivery: UnsettledDelivery, admitted: Admitted) {
+    async fn release_for_connection_limit(
+        &self,
+        mut delivery: UnsettledDelivery,
+        admitted: GuardedAdmission,
+    ) {
         self.metrics.connection_limit.inc();
         self.return_admission(&mut delivery, admitted).await;
         delivery.delay_until(self.clock.now() + CONNECTION_LIMIT_DELAY);
         delivery.release();
     }
 
-    /// Returns the slots and the probe of a delivery that is not sent.
-    async fn return_admission(&self, delivery: &mut UnsettledDelivery, mut admitted: Admitted) {
+    /// Frees the slots and hands back the probe of a delivery that is not sent.
+    async fn return_admission(&self, delivery: &mut UnsettledDelivery, mut admitted: GuardedAdmission) {
         drop(admitted.admission.slot.take());
         if let Some(probe) = admitted.probe.take() {
             probe.return_unused().await;
@@ -172,14 +179,14 @@ impl Deliverer {
     }
 
     /// Returns why the delivery is cancelled unless it was delivered.
-    fn cancel_reason(&self, delivery: &LeasedDelivery) -> Option<CancelReason> {
+    fn cancellation(&self, delivery: &LeasedDelivery) -> Option<Cancellation> {
         if let Some(reason) = self.dispatcher.queues.cancel_reason(delivery.id) {
-            return Some(CancelReason { reason, by_request: true });
+            return Some(Cancellation { reason, by_request: true });
         }
         // The webhook was cached when the delivery was admitted, so one that is missing now was deleted since.
         let webhook = self.router.webhook(delivery.webhook_id);
         let state = webhook.as_ref().map_or(&WebhookState::Deleted, |webhook| &webhook.state);
-        state.cancel_reason().map(|reason| CancelReason { reason: reason.to_owned(), by_request: false })
+        state.cancel_reason().map(|reason| Cancellation { reason: reason.to_owned(), by_request: false })
     }
 
     /// Counts the attempt in the statistics of its webhook.
@@ -199,14 +206,14 @@ impl Deliverer {
     fn disable_reason(
         &self,
         decided: &DecisionEffects,
-        changed: &ReportEffects,
+        report_effects: &ReportEffects,
         failed: bool,
     ) -> Option<String> {
         if decided.disable_webhook {
             return Some(REASON_GONE.to_owned());
         }
         let confirmed_now = self.clock.confirmed_now();
-        if !failed || !should_disable(changed.failing_since, self.disable_after, confirmed_now) {
+        if !failed || !should_disable(report_effects.failing_since, self.disable_after, confirmed_now) {
             return None;
         }
         let length = match self.disable_after.unwrap_or_default().as_secs() {

@@ -53,10 +53,17 @@ pub(crate) struct Components {
     #[cfg(feature = "fault_injection")]
     pub(crate) faults: Faults,
     pub(crate) stop: CancellationToken,
-    /// Cancels requests in flight at the drain deadline.
-    pub(crate) cancel_requests: CancellationToken,
+    /// Cuts requests in flight at the drain deadline.
+    pub(crate) cut_requests: CancellationToken,
     /// The dispatcher refers to it weakly.
     pub(crate) _deliverer: Arc<Deliverer>,
+}
+
+impl Drop for Components {
+    /// An engine that was dropped without [`Engine::stop`] sends nothing any more, so its services must not claim.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -340,7 +347,7 @@ impl Engine {
 
     /// Returns whether any node serves this pool.
     pub fn serves(&self, pool: &str) -> bool {
-        self.0.control.membership.serves(pool)
+        self.0.control.membership.is_pool_served(pool)
     }
 
     /// Returns all nodes of the cluster including this one, ordered by epoch; empty if the store is not shared.
@@ -353,7 +360,7 @@ impl Engine {
 
     /// Registers a callback for API keys that may have been created or revoked on another node. It must not block.
     pub fn on_keys_changed(&self, call: Box<dyn Fn() + Send + Sync>) {
-        self.0.control.wakeups.changes.on_keys(call);
+        self.0.control.wakeups.changes.on_keys_changed(call);
     }
 
     /// Confirms the current time of the clock for all nodes; the others follow within seconds.

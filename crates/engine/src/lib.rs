@@ -1,4 +1,4 @@
-//! The data path of Redrive, as components. A module uses only those above it in this list:
+//! The engine of Redrive, as components. A module uses only those above it in this list:
 //!
 //! - leaves: `clock`, `ids`, `amqp` (connections to RabbitMQ), `mailer`, `spans`, `metrics`, `settings`, `supervision`
 //!   (restarts services), `wakeups` (wakes them), `tenant_slots`, `dns_suspects`
@@ -7,13 +7,13 @@
 //! - `coordinate`: what all senders of a webhook agree on, locally or through Redis
 //! - `dispatch`: deliveries leased to this node, and whose turn it is; `occurrences` and `trace` describe them
 //! - `send`: one attempt
-//! - `record`: the only place that writes outcomes, releases leases, and stores circuits
+//! - `record`: the only place that writes outcomes; releases leases and stores circuits
 //! - `deliver`: one delivery from its admission to its record
 //! - `schedule`: how waiting deliveries come in; the only place that claims
 //! - `publish`: checks, fan-out, commit
 //! - `cluster`: heartbeats, rescue, the change feed, the clock's discipline
 //! - `control`: what people do
-//! - `services`: everything that runs periodically
+//! - `services`: the other background services
 //! - [`Engine`]: the facade; `assemble`: builds the components and starts the services
 //!
 //! The engine executes what `redrive-core` decides and `redrive-store` stores. Only `trace` and `publish::spans` create

@@ -26,7 +26,7 @@ use crate::{
     assemble::{Base, DataPath},
     clock::{self, Clock},
     cluster::membership::{self, Membership},
-    dispatch::{Admission, Effects, EndWithoutAttempt, LeasedDelivery, UnsettledDelivery},
+    dispatch::{Admission, DeliveryHandler, EndWithoutAttempt, LeasedDelivery, UnsettledDelivery},
     supervision::Faults,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Started {
     pub(crate) ended: Mutex<Vec<UnsettledDelivery>>,
 }
 
-impl Effects for Started {
+impl DeliveryHandler for Started {
     fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, _admission: Admission) {
         self.deliveries.lock().push(delivery);
     }
@@ -80,8 +80,8 @@ impl TestPath {
         let egress = Client::new(redrive_egress::Config::new(clock::monotonic_now)).unwrap();
         let path = base.build_data_path(egress, None, false);
         let started = Arc::new(Started::default());
-        let effects: Arc<dyn Effects> = started.clone();
-        path.dispatcher.set_effects(Arc::downgrade(&effects));
+        let effects: Arc<dyn DeliveryHandler> = started.clone();
+        path.dispatcher.set_handler(Arc::downgrade(&effects));
         let webhook = test_webhook();
         let webhook_id = webhook.id;
         assert!(base.store.create_webhook(webhook).await.is_ok());

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct Wakeups {
     /// Claims: deliveries may be due, or there is capacity again.
-    pub(crate) scheduler: Alarm,
+    pub(crate) scheduler: TimedWakeup,
     /// Ends of blocks: a block may end sooner than planned.
     pub(crate) gate_timer: Notify,
     /// Expiry: a webhook may expire sooner than planned.
@@ -30,19 +30,19 @@ pub(crate) struct Wakeups {
 }
 
 /// Wakes a service immediately, or at a time earlier than its current deadline.
-pub(crate) struct Alarm {
+pub(crate) struct TimedWakeup {
     /// Deadline in milliseconds.
     deadline_ms: AtomicI64,
     notify: Notify,
 }
 
-impl Default for Alarm {
+impl Default for TimedWakeup {
     fn default() -> Self {
         Self { deadline_ms: AtomicI64::new(i64::MAX), notify: Notify::new() }
     }
 }
 
-impl Alarm {
+impl TimedWakeup {
     /// Wakes the service now.
     pub(crate) fn wake(&self) {
         self.notify.notify_one();
@@ -81,10 +81,10 @@ pub(crate) struct ChangeSignal {
     /// Wakes the service because there may be changes to read.
     wakeup: Notify,
     /// Changes may have been missed: resync.
-    missed: AtomicBool,
+    resync_requested: AtomicBool,
     /// Cached state may come from another database server, whose versions are not comparable with those of this one.
     is_foreign: AtomicBool,
-    on_keys: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
+    on_keys_changed: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
 impl ChangeSignal {
@@ -95,7 +95,7 @@ impl ChangeSignal {
 
     /// Triggers a full resync.
     pub(crate) fn request_resync(&self) {
-        self.missed.store(true, Relaxed);
+        self.resync_requested.store(true, Relaxed);
         self.wakeup.notify_one();
     }
 
@@ -111,13 +111,13 @@ impl ChangeSignal {
     }
 
     /// Returns whether a resync was requested, and resets the request.
-    pub(crate) fn take_missed(&self) -> bool {
-        self.missed.swap(false, Relaxed)
+    pub(crate) fn take_resync_request(&self) -> bool {
+        self.resync_requested.swap(false, Relaxed)
     }
 
     /// Requests a resync again after one has failed, without waking the service.
-    pub(crate) fn restore_missed(&self, missed: bool) {
-        self.missed.fetch_or(missed, Relaxed);
+    pub(crate) fn restore_resync_request(&self, was_requested: bool) {
+        self.resync_requested.fetch_or(was_requested, Relaxed);
     }
 
     /// Returns whether cached versions must be ignored, and resets that.
@@ -131,12 +131,12 @@ impl ChangeSignal {
     }
 
     /// Registers a callback for changed API keys. It must not block.
-    pub(crate) fn on_keys(&self, call: Box<dyn Fn() + Send + Sync>) {
-        self.on_keys.write().push(call);
+    pub(crate) fn on_keys_changed(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.on_keys_changed.write().push(call);
     }
 
     /// Calls the callbacks for changed API keys.
     pub(crate) fn keys_changed(&self) {
-        self.on_keys.read().iter().for_each(|call| call());
+        self.on_keys_changed.read().iter().for_each(|call| call());
     }
 }

@@ -297,7 +297,7 @@ impl WebhookState {
     }
 
     /// Returns whether pending deliveries are held.
-    pub fn is_holding(&self) -> bool {
+    pub fn parks_deliveries(&self) -> bool {
         matches!(self, Self::Paused | Self::PendingVerification(_))
     }
 

@@ -84,7 +84,7 @@ impl ChangeFeed {
                 () = self.wakeups.changes.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            let missed = self.wakeups.changes.take_missed();
+            let missed = self.wakeups.changes.take_resync_request();
             let needs_resync = missed || monotonic_now().saturating_sub(read_at) > RESYNC_AFTER;
             let read = if needs_resync {
                 self.resync(&mut to_refresh).await
@@ -94,7 +94,7 @@ impl ChangeFeed {
             match read {
                 Ok(next) => (cursor, read_at) = (next, monotonic_now()),
                 Err(error) => {
-                    self.wakeups.changes.restore_missed(needs_resync);
+                    self.wakeups.changes.restore_resync_request(needs_resync);
                     tracing::debug!(%error, "change feed read failed; will retry");
                     continue;
                 }

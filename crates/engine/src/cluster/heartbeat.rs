@@ -26,7 +26,7 @@ struct HeartbeatState {
     detector: FailureDetector,
     /// Other epochs that held something in the store at the last check.
     suspects: Vec<Epoch>,
-    requested_at: Duration,
+    suspects_read_at: Duration,
     /// Database server that executed the last heartbeat; `None` if the store does not identify it.
     server: Option<String>,
 }
@@ -60,7 +60,7 @@ impl HeartbeatSender {
         timekeeper: Arc<Timekeeper>,
         rescuer: Arc<Rescuer>,
     ) -> Self {
-        let detector = FailureDetector::new(rescuer.membership.lease());
+        let detector = FailureDetector::new(rescuer.membership.lease_duration());
         Self {
             store: rescuer.store.clone(),
             clock: rescuer.clock.clone(),
@@ -71,7 +71,7 @@ impl HeartbeatSender {
             state: tokio::sync::Mutex::new(HeartbeatState {
                 detector,
                 suspects: Vec::new(),
-                requested_at: Duration::ZERO,
+                suspects_read_at: Duration::ZERO,
                 server: None,
             }),
             settings,
@@ -92,7 +92,7 @@ impl HeartbeatSender {
         let mut state = self.state.lock().await;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(liveness::heartbeat_interval(self.membership.lease())) => {}
+                () = tokio::time::sleep(liveness::heartbeat_interval(self.membership.lease_duration())) => {}
                 () = self.membership.heartbeat_requested() => {}
                 () = self.stop.cancelled() => return,
             }
@@ -102,11 +102,12 @@ impl HeartbeatSender {
 
     /// Sends a heartbeat and evaluates the membership read with it. A failed heartbeat changes no state, so a store
     /// outage never declares a node dead.
-    async fn heartbeat(&self, watch: &mut HeartbeatState) {
+    async fn heartbeat(&self, state: &mut HeartbeatState) {
         let membership = &self.membership;
         let epoch = membership.current_epoch();
         let sent = monotonic_now();
-        let cluster = match timeout(membership.lease() / 2, self.store.heartbeat(epoch.epoch)).await {
+        let cluster = match timeout(membership.lease_duration() / 2, self.store.heartbeat(epoch.epoch)).await
+        {
             Ok(Ok(cluster)) => cluster,
             Ok(Err(error)) => {
                 return tracing::warn!(%error, "heartbeat failed; will retry");
@@ -117,13 +118,13 @@ impl HeartbeatSender {
         if let Some(time) = cluster.time {
             self.timekeeper.read_store_clock(sent, responded_at, time);
         }
-        if is_other_server(&watch.server, &cluster.server) {
+        if is_other_server(&state.server, &cluster.server) {
             if self.leave_former_server(&epoch, &cluster).await {
-                watch.server = cluster.server;
+                state.server = cluster.server;
             }
             return;
         }
-        watch.server = cluster.server.clone().or(watch.server.take());
+        state.server = cluster.server.clone().or(state.server.take());
         if !cluster.alive || epoch.is_taken(&cluster.nodes) {
             tracing::warn!(epoch = epoch.epoch.0, "this node was declared dead; rejoining with a new epoch");
             self.rejoin(&epoch).await;
@@ -137,11 +138,11 @@ impl HeartbeatSender {
             );
         }
         let others = cluster.nodes.iter().filter(|node| node.epoch != epoch.epoch);
-        let dead = watch.detector.observe(responded_at, others.map(|node| (node.epoch.0, node.heartbeats)));
+        let dead = state.detector.observe(responded_at, others.map(|node| (node.epoch.0, node.heartbeats)));
         let (dead, alive): (Vec<&Node>, Vec<&Node>) =
             cluster.nodes.iter().partition(|node| dead.contains(&node.epoch.0));
         for node in &dead {
-            self.rescuer.rescue_later(node.epoch, Some(node.heartbeats));
+            self.rescuer.rescue_in_background(node.epoch, Some(node.heartbeats));
         }
         let mut pools: BTreeMap<String, usize> = BTreeMap::new();
         for pool in alive.iter().flat_map(|node| &node.pools) {
@@ -154,7 +155,7 @@ impl HeartbeatSender {
         self.dispatcher.resume_node();
         let is_leader = alive.first().is_some_and(|node| node.epoch == epoch.epoch);
         membership.set_leader(is_leader);
-        self.rescue_orphaned_epochs(&epoch, &cluster, is_leader, responded_at, watch).await;
+        self.rescue_orphaned_epochs(&epoch, &cluster, is_leader, responded_at, state).await;
     }
 
     /// Rescues the leases of epochs that ended without releasing them. Only the leader searches for such epochs.
@@ -164,21 +165,21 @@ impl HeartbeatSender {
         cluster: &ClusterView,
         is_leader: bool,
         now: Duration,
-        watch: &mut HeartbeatState,
+        state: &mut HeartbeatState,
     ) {
         // These epochs held leases before this membership read. An epoch without a `nodes` row never gets one again, so
         // it is safe to rescue.
-        for suspect in std::mem::take(&mut watch.suspects) {
+        for suspect in std::mem::take(&mut state.suspects) {
             if suspect != epoch.epoch && cluster.nodes.iter().all(|node| node.epoch != suspect) {
-                self.rescuer.rescue_later(suspect, None);
+                self.rescuer.rescue_in_background(suspect, None);
             }
         }
-        let lease = self.membership.lease();
-        if is_leader && now.saturating_sub(watch.requested_at) >= lease {
-            watch.requested_at = now;
+        let lease = self.membership.lease_duration();
+        if is_leader && now.saturating_sub(state.suspects_read_at) >= lease {
+            state.suspects_read_at = now;
             let others =
                 timeout(liveness::heartbeat_interval(lease), self.store.other_epochs(epoch.epoch)).await;
-            watch.suspects = others.ok().and_then(Result::ok).unwrap_or_default();
+            state.suspects = others.ok().and_then(Result::ok).unwrap_or_default();
         }
     }
 
@@ -198,7 +199,7 @@ impl HeartbeatSender {
         if !epoch.is_taken(&cluster.nodes) {
             // Rescued without waiting for failure detection: nothing under this epoch will be sent or recorded any
             // more.
-            self.rescuer.rescue_later(epoch.epoch, None);
+            self.rescuer.rescue_in_background(epoch.epoch, None);
         }
         true
     }

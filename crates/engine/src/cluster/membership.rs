@@ -125,7 +125,7 @@ impl Membership {
     }
 
     /// Returns the time without a heartbeat after which other nodes declare this one dead.
-    pub(crate) fn lease(&self) -> Duration {
+    pub(crate) fn lease_duration(&self) -> Duration {
         self.lease
     }
 
@@ -172,7 +172,7 @@ impl Membership {
     }
 
     /// Returns whether any node serves this pool.
-    pub(crate) fn serves(&self, pool: &str) -> bool {
+    pub(crate) fn is_pool_served(&self, pool: &str) -> bool {
         self.senders(pool) > 0
     }
 

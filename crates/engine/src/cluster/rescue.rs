@@ -27,12 +27,12 @@ pub(crate) struct Rescuer {
 }
 
 /// Entry in `rescuing`. Dropped when the rescue ends, also by a panic; then the next heartbeat may start another.
-struct Rescuing {
+struct RescueGuard {
     rescuer: Arc<Rescuer>,
     epoch: Epoch,
 }
 
-impl Drop for Rescuing {
+impl Drop for RescueGuard {
     fn drop(&mut self) {
         self.rescuer.rescuing.lock().remove(&self.epoch);
     }
@@ -64,11 +64,11 @@ impl Rescuer {
 
     /// Rescues the leases of a dead epoch, unless its heartbeat counter has advanced beyond `counter`. Runs in its own
     /// task, because this node's heartbeats must continue.
-    pub(super) fn rescue_later(self: &Arc<Self>, dead: Epoch, counter: Option<i64>) {
+    pub(super) fn rescue_in_background(self: &Arc<Self>, dead: Epoch, counter: Option<i64>) {
         if !self.rescuing.lock().insert(dead) {
             return;
         }
-        let rescuing = Rescuing { rescuer: self.clone(), epoch: dead };
+        let rescuing = RescueGuard { rescuer: self.clone(), epoch: dead };
         self.runtime.spawn(async move {
             let rescuer = &rescuing.rescuer;
             let is_over = match counter {

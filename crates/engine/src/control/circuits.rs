@@ -47,7 +47,7 @@ impl Control {
                 }
                 Err(error) => {
                     // The action is already in effect here, so store it in the background even though the caller gets an error.
-                    self.circuits.persist_later(change.tenant_id, webhook_id, change.saved, None);
+                    self.circuits.persist_in_background(change.tenant_id, webhook_id, change.saved, None);
                     return Err(error);
                 }
             }

@@ -78,7 +78,7 @@ impl Control {
             (_, Some(waiting)) => waiting,
             (Some(due), None) if due > now => scheduled(due),
             (_, None)
-                if self.dispatcher.assignments.needs_assignment(&webhook)
+                if self.dispatcher.assignments.needs_assigned_node(&webhook)
                     && !self.dispatcher.assignments.has(webhook.id) =>
             {
                 capacity(ON_ASSIGNED_NODE)
@@ -163,7 +163,7 @@ impl Control {
             state: &webhook.state,
             // Served by any node, whether or not this node has a share of the limits.
             pool_served: webhook.tenant.is_pool_served_here()
-                || self.membership.serves(&webhook.tenant.pool()),
+                || self.membership.is_pool_served(&webhook.tenant.pool()),
             paused_by_429_until: snapshot.paused_by_429_until,
             circuit: circuit_decision(&snapshot.circuit, now),
             order: first,
@@ -180,7 +180,7 @@ impl Control {
         let explanation = match reason {
             WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
             WaitingOn::RateLimit => match (snapshot.paused_by_429_until, scope) {
-                (Some(until), _) => format!("endpoint returned 429; held until {until}"),
+                (Some(until), _) => format!("endpoint returned 429; nothing is sent until {until}"),
                 (None, Scope::Webhook) => "the webhook's rate limit is exhausted".into(),
                 (None, Scope::Tenant) => "the tenant's rate limit is exhausted".into(),
                 (None, Scope::Host | Scope::Node) => {
@@ -232,7 +232,7 @@ fn circuit_decision(circuit: &CircuitView, now: Time) -> CircuitDecision {
 fn describe_circuit(circuit: &CircuitView) -> String {
     let since = circuit.state_transition_at;
     if let Some(forced) = &circuit.forced {
-        let end = forced.until.map_or("until it is closed manually".into(), |until| format!("until {until}"));
+        let end = forced.until.map_or("until it is reset".into(), |until| format!("until {until}"));
         return format!("circuit forced open by {} since {since}, {end}", forced.by);
     }
     let counts = &circuit.counts;

@@ -24,8 +24,8 @@ pub(super) struct WebhookEntry {
     /// Time of the circuit's next timed transition.
     pub(super) next_tick: Option<Time>,
     /// Unstored transitions made here: of the circuit, and of starting or ceasing to fail.
-    pub(super) circuit_moves: UnstoredTransitions,
-    pub(super) failing_moves: UnstoredTransitions,
+    pub(super) unstored_circuit: UnstoredTransitions,
+    pub(super) unstored_failing: UnstoredTransitions,
     /// Whether its circuit changed here and Redis does not know yet.
     pub(super) unsynced: bool,
     /// Counts in Redis at the last refresh.
@@ -78,8 +78,8 @@ impl WebhookEntry {
             paused_by_429_until: None,
             failing_since: None,
             next_tick: None,
-            circuit_moves: UnstoredTransitions::default(),
-            failing_moves: UnstoredTransitions::default(),
+            unstored_circuit: UnstoredTransitions::default(),
+            unstored_failing: UnstoredTransitions::default(),
             unsynced: false,
             counts: None,
             half_open_counts: None,
@@ -130,7 +130,7 @@ impl WebhookEntry {
             _ => None,
         };
         if failing.is_some() {
-            self.failing_moves.record(numbers);
+            self.unstored_failing.record(numbers);
         }
         failing
     }
@@ -175,6 +175,6 @@ impl WebhookEntry {
             && self.paused_by_429_until.is_none_or(|until| until <= now)
             && self.failing_since.is_none()
             && !self.unsynced
-            && self.circuit_moves.unstored + self.failing_moves.unstored == 0
+            && self.unstored_circuit.unstored + self.unstored_failing.unstored == 0
     }
 }

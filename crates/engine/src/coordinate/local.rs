@@ -196,7 +196,7 @@ impl LocalCoordinator {
         state.soonest = min_time(state.soonest, entry.next_tick);
         let failing = entry.record_change(&report, now, &mut state.transitions);
         if circuit.is_some() {
-            entry.circuit_moves.record(&mut state.transitions);
+            entry.unstored_circuit.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
         let probe_limit = entry.circuit.probe_limit(&webhook.breaker);
@@ -234,7 +234,7 @@ impl LocalCoordinator {
                 Some(webhook) => {
                     let transition = entry.circuit.tick(&webhook.breaker, now);
                     if let Some(one) = entry.take_change(&webhook, transition) {
-                        entry.circuit_moves.record(&mut state.transitions);
+                        entry.unstored_circuit.record(&mut state.transitions);
                         entry.unsynced = state.authority != Authority::Local;
                         ticked.changes.push((webhook, one));
                     } else if entry.circuit.state() == CircuitState::HalfOpen {
@@ -259,7 +259,7 @@ impl LocalCoordinator {
         let entry = state.webhooks.get_mut(&webhook.id)?;
         let transition = entry.circuit.tick(&webhook.breaker, now);
         let change = entry.take_change(webhook, transition)?;
-        entry.circuit_moves.record(&mut state.transitions);
+        entry.unstored_circuit.record(&mut state.transitions);
         entry.unsynced = state.authority != Authority::Local;
         state.soonest = min_time(state.soonest, entry.next_tick);
         Some(change)
@@ -330,7 +330,7 @@ impl LocalCoordinator {
         };
         let change = entry.take_change(webhook, transition);
         if change.is_some() {
-            entry.circuit_moves.record(&mut state.transitions);
+            entry.unstored_circuit.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
         state.soonest = min_time(state.soonest, entry.next_tick);
@@ -390,14 +390,14 @@ impl LocalCoordinator {
     /// Records that a transition of the webhook's circuit made here is stored.
     pub(crate) fn circuit_stored(&self, webhook_id: WebhookId) {
         if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
-            entry.circuit_moves.confirm();
+            entry.unstored_circuit.confirm();
         }
     }
 
     /// Records that the start or end of a series of failures is stored, or never will be.
     pub(crate) fn failing_stored(&self, webhook_id: WebhookId) {
         if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
-            entry.failing_moves.confirm();
+            entry.unstored_failing.confirm();
         }
     }
 
@@ -425,10 +425,10 @@ impl LocalCoordinator {
             Entry::Vacant(_) if is_plain => return RuntimeChange::Unchanged,
             Entry::Vacant(vacant) => vacant.insert(WebhookEntry::new(webhook, fresh, now)),
         };
-        if entry.failing_moves.is_superseded_by(transitions) {
+        if entry.unstored_failing.is_superseded_by(transitions) {
             entry.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
         }
-        if !entry.circuit_moves.is_superseded_by(transitions) {
+        if !entry.unstored_circuit.is_superseded_by(transitions) {
             return RuntimeChange::Stale;
         }
         let before = entry.block_state(webhook, now);

@@ -159,7 +159,7 @@ impl LocalCoordinator {
             entry.circuit = Circuit::restore(saved, now);
         }
         if changed {
-            entry.circuit_moves.record(&mut state.transitions);
+            entry.unstored_circuit.record(&mut state.transitions);
         }
         entry.next_tick = match entry.circuit.state() {
             // Only Redis knows when its probes time out.

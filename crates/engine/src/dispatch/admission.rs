@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use redrive_core::{Time, dispatch::gate::WaitingOn, protection::breaker::CircuitState};
 
 use super::{
-    Deferral, Dispatcher, Effects, LeasedDelivery, UnsettledDelivery, end_before_send, perform::Deferred,
+    Deferral, DeliveryHandler, Dispatcher, LeasedDelivery, UnsettledDelivery, end_before_send,
+    perform::UnadmittedDelivery,
 };
 use crate::{
     coordinate::{
@@ -26,7 +27,7 @@ pub(crate) struct Admission {
 }
 
 /// A started delivery and its webhook.
-type Known = (UnsettledDelivery, Arc<ResolvedWebhook>);
+type DeliveryWithWebhook = (UnsettledDelivery, Arc<ResolvedWebhook>);
 
 /// Longest time that a webhook is parked without checking again. A longer block is kept in the store; if it ends
 /// early and this node does not notice, sending resumes after this time.
@@ -47,18 +48,18 @@ fn probe_timeout(delivery: &LeasedDelivery, webhook: &ResolvedWebhook) -> Durati
 }
 
 impl Dispatcher {
-    /// Requests admission for all deliveries in one call and starts those that are admitted. Returns the others.
+    /// Requests admission for all deliveries in one call and delivers those that are admitted. Returns the others.
     pub(super) fn admit(
         self: &Arc<Self>,
-        start: Vec<UnsettledDelivery>,
-        effects: &Arc<dyn Effects>,
-    ) -> Vec<Deferred> {
+        started: Vec<UnsettledDelivery>,
+        handler: &Arc<dyn DeliveryHandler>,
+    ) -> Vec<UnadmittedDelivery> {
         if !self.membership.node_may_send() {
-            return start.into_iter().map(|delivery| (delivery, Deferral::SuspendNode)).collect();
+            return started.into_iter().map(|delivery| (delivery, Deferral::SuspendNode)).collect();
         }
         let (now, confirmed_now) = (self.clock.now(), self.clock.confirmed_now());
-        let mut known = Vec::with_capacity(start.len());
-        for delivery in start {
+        let mut known = Vec::with_capacity(started.len());
+        for delivery in started {
             match self.router.webhook(delivery.webhook_id) {
                 // A delivery that must not be sent skips admission and takes no token. Either it ends without a request
                 // (webhook gone, payload erased, expired), or this node drops it (its epoch has ended, so another node
@@ -68,7 +69,7 @@ impl Dispatcher {
                         || end_before_send(&delivery, &webhook, confirmed_now).is_some() =>
                 {
                     // The admission is a placeholder: the pre-send check ends or drops the delivery; nothing is sent.
-                    effects.clone().deliver(
+                    handler.clone().deliver(
                         delivery,
                         Admission { webhook, probe_id: None, circuit: CLOSED, slot: None },
                     );
@@ -78,13 +79,18 @@ impl Dispatcher {
             }
         }
         match self.coordinator.redis() {
-            Some(redis) => self.admit_through_redis(redis.clone(), known, now, effects),
-            None => self.admit_locally(known, now, effects),
+            Some(redis) => self.admit_through_redis(redis.clone(), known, now, handler),
+            None => self.admit_locally(known, now, handler),
         }
     }
 
-    /// Starts the deliveries that this node's local coordinator admits. Returns the others.
-    fn admit_locally(&self, known: Vec<Known>, now: Time, effects: &Arc<dyn Effects>) -> Vec<Deferred> {
+    /// Delivers those that this node's local coordinator admits. Returns the others.
+    fn admit_locally(
+        &self,
+        known: Vec<DeliveryWithWebhook>,
+        now: Time,
+        handler: &Arc<dyn DeliveryHandler>,
+    ) -> Vec<UnadmittedDelivery> {
         let requests: Vec<_> = known
             .iter()
             .map(|(delivery, webhook)| AdmissionRequest {
@@ -108,7 +114,7 @@ impl Dispatcher {
                 .flatten();
             ((delivery, webhook), (decision, slot))
         });
-        self.start_admitted(decided, now, effects)
+        self.deliver_admitted(decided, now, handler)
     }
 
     /// Starts deliveries of webhooks without limits or blocks if this node has a slot for them, and requests
@@ -116,16 +122,16 @@ impl Dispatcher {
     fn admit_through_redis(
         self: &Arc<Self>,
         redis: Arc<RedisCoordinator>,
-        known: Vec<Known>,
+        known: Vec<DeliveryWithWebhook>,
         now: Time,
-        effects: &Arc<dyn Effects>,
-    ) -> Vec<Deferred> {
+        handler: &Arc<dyn DeliveryHandler>,
+    ) -> Vec<UnadmittedDelivery> {
         let (mut waits, mut undecided) = (Vec::new(), Vec::new());
         for (delivery, webhook) in known {
             match self.coordinator.local.decide_locally(&webhook, now) {
                 LocalDecision::Wait(decision) => waits.push(((delivery, webhook), (decision, None))),
                 LocalDecision::Go => match redis.slots.try_acquire(webhook.id, webhook.max_in_flight) {
-                    slot @ Some(_) => effects
+                    slot @ Some(_) => handler
                         .clone()
                         .deliver(delivery, Admission { webhook, probe_id: None, circuit: CLOSED, slot }),
                     None => undecided.push((delivery, webhook, None)),
@@ -140,7 +146,7 @@ impl Dispatcher {
             let dispatcher = self.clone();
             self.runtime.spawn(async move { dispatcher.request_admission(redis, undecided).await });
         }
-        self.start_admitted(waits, now, effects)
+        self.deliver_admitted(waits, now, handler)
     }
 
     /// Requests admission from Redis, which decides for all nodes.
@@ -157,21 +163,21 @@ impl Dispatcher {
         });
         let decisions = redis.admit(requests.collect()).await;
         let now = self.clock.now();
-        let Some(effects) = self.effects() else { return };
+        let Some(handler) = self.handler() else { return };
         let deferred = match decisions {
             Ok(decisions) => {
                 let decided = undecided.into_iter().zip(decisions).map(
-                    |((delivery, webhook, had), (decision, slot))| {
+                    |((delivery, webhook, local_slot), (decision, slot))| {
                         let is_admitted = matches!(decision, AdmissionDecision::Go { .. });
-                        ((delivery, webhook), (decision, slot.or(had.filter(|_| is_admitted))))
+                        ((delivery, webhook), (decision, slot.or(local_slot.filter(|_| is_admitted))))
                     },
                 );
-                self.start_admitted(decided, now, &effects)
+                self.deliver_admitted(decided, now, &handler)
             }
             Err(_) => self.admit_locally(
                 undecided.into_iter().map(|(delivery, webhook, _)| (delivery, webhook)).collect(),
                 now,
-                &effects,
+                &handler,
             ),
         };
         if !deferred.is_empty() {
@@ -180,18 +186,18 @@ impl Dispatcher {
         }
     }
 
-    /// Starts the admitted deliveries. Returns the others.
-    fn start_admitted(
+    /// Delivers those that are admitted. Returns the others.
+    fn deliver_admitted(
         &self,
-        decided: impl IntoIterator<Item = (Known, DecisionWithSlot)>,
+        decided: impl IntoIterator<Item = (DeliveryWithWebhook, DecisionWithSlot)>,
         now: Time,
-        effects: &Arc<dyn Effects>,
-    ) -> Vec<Deferred> {
+        handler: &Arc<dyn DeliveryHandler>,
+    ) -> Vec<UnadmittedDelivery> {
         let mut deferred = Vec::new();
         for ((delivery, webhook), (decision, slot)) in decided {
             match decision {
                 AdmissionDecision::Go { probe: probe_id, circuit } => {
-                    effects.clone().deliver(delivery, Admission { webhook, probe_id, circuit, slot })
+                    handler.clone().deliver(delivery, Admission { webhook, probe_id, circuit, slot })
                 }
                 AdmissionDecision::Wait { until, reason, scope } => {
                     self.metrics.count_rate_limited(reason);

@@ -1,5 +1,5 @@
-//! Assignments: webhooks that only one node may send to, and what that means for the other nodes. Unused if the
-//! store is not shared.
+//! Assignments: webhooks that only one node may send to, and what that means for the other nodes. A single node has no
+//! assignments; its limits are whole.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 use parking_lot::Mutex;
 use redrive_core::{
     WebhookId,
-    cluster::assignment::{AssignmentInput, needs_assigned_node},
+    cluster::assignment::{self, AssignmentInput},
     delivery::lane::Ordering,
 };
 
@@ -69,34 +69,34 @@ impl Assignments {
 
     /// Returns all assigned webhooks if a check is due.
     pub(crate) fn due_for_check(&self, now: Duration) -> Vec<WebhookId> {
-        let entry = &mut *self.state.lock();
-        if entry.idle_since.is_empty() || now.saturating_sub(entry.checked_at) < CHECK_INTERVAL {
+        let state = &mut *self.state.lock();
+        if state.idle_since.is_empty() || now.saturating_sub(state.checked_at) < CHECK_INTERVAL {
             return Vec::new();
         }
-        entry.checked_at = now;
-        entry.idle_since.keys().copied().collect()
+        state.checked_at = now;
+        state.idle_since.keys().copied().collect()
     }
 
     /// Updates the idle time of an assignment and returns whether it has reached `IDLE_TIMEOUT`.
     fn is_idle_long_enough(&self, webhook_id: WebhookId, idle: bool, now: Duration) -> bool {
-        let entry = &mut *self.state.lock();
-        let Some(since) = entry.idle_since.get_mut(&webhook_id) else { return false };
+        let state = &mut *self.state.lock();
+        let Some(since) = state.idle_since.get_mut(&webhook_id) else { return false };
         *since = idle.then_some(since.unwrap_or(now));
         since.is_some_and(|since| now.saturating_sub(since) >= IDLE_TIMEOUT)
     }
 
     /// Removes assignments that were released.
     pub(crate) fn unassign(&self, webhooks: &[WebhookId]) {
-        let entry = &mut *self.state.lock();
+        let state = &mut *self.state.lock();
         for webhook_id in webhooks {
-            entry.idle_since.remove(webhook_id);
+            state.idle_since.remove(webhook_id);
         }
     }
 
     /// Returns whether only one node may send to a webhook.
-    pub(crate) fn needs_assignment(&self, webhook: &ResolvedWebhook) -> bool {
+    pub(crate) fn needs_assigned_node(&self, webhook: &ResolvedWebhook) -> bool {
         self.membership.is_shared()
-            && needs_assigned_node(&AssignmentInput {
+            && assignment::needs_assigned_node(&AssignmentInput {
                 ordered: webhook.ordering != Ordering::None,
                 // With Redis, limits and circuits are counted for all nodes, so any node may send.
                 rate_limited: self.coordinator.redis().is_none() && webhook.rate_limit().is_some(),
@@ -114,7 +114,7 @@ impl Assignments {
         WebhookLimits {
             webhook_id: webhook.id,
             tenant_id: &webhook.tenant.id,
-            max_in_flight: if self.needs_assignment(webhook) {
+            max_in_flight: if self.needs_assigned_node(webhook) {
                 max
             } else {
                 webhook.tenant.coordinated_share().split_count(max)
@@ -138,7 +138,7 @@ impl Dispatcher {
     pub(crate) fn may_unassign(&self, webhook_id: WebhookId, now: Duration) -> bool {
         let webhook = self.router.webhook(webhook_id);
         if let Some(webhook) = &webhook
-            && !self.assignments.needs_assignment(webhook)
+            && !self.assignments.needs_assigned_node(webhook)
         {
             // Other nodes use their shares from now on, so this node must be within its own.
             let max = self.assignments.webhook_limits(webhook).max_in_flight;

@@ -163,7 +163,7 @@ impl Dispatcher {
 
     /// Releases queued deliveries of a webhook that needs an assigned node, if that is not this node.
     pub(crate) fn release_to_assigned_node(self: &Arc<Self>, webhook: &ResolvedWebhook) {
-        if self.assignments.needs_assignment(webhook) && !self.assignments.has(webhook.id) {
+        if self.assignments.needs_assigned_node(webhook) && !self.assignments.has(webhook.id) {
             self.perform(self.queues.release_queued(webhook.id));
         }
     }

@@ -121,15 +121,20 @@ impl State {
             && fairness::may_take(self.limits.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
     }
 
-    /// Returns the classes that have a tenant to serve. Retries never take the last free slots.
-    fn ready_classes(&self) -> [bool; CLASS_COUNT] {
-        let retries = self.unsettled_retries < self.retry_limit
+    /// Returns whether a retry may be sent. Retries never take the last free slots.
+    pub(super) fn retries_may_send(&self) -> bool {
+        self.unsettled_retries < self.retry_limit
             && fairness::may_take(
                 self.limits.max_in_flight,
                 self.unsettled,
                 self.unsettled_retries,
                 RETRY_FACTOR,
-            );
+            )
+    }
+
+    /// Returns the classes that have a tenant to serve.
+    fn ready_classes(&self) -> [bool; CLASS_COUNT] {
+        let retries = self.retries_may_send();
         let mut ready = [false; CLASS_COUNT];
         for (class, tenants) in self.round_robin.tenants.iter().enumerate() {
             ready[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY_CLASS);

@@ -8,8 +8,8 @@
 //! see [`redrive_core::dispatch::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
 //! matters mainly with several nodes in `multi_node`.
 //!
-//! A command changes the queues under their lock and returns actions; `perform` carries them out once the lock is free.
-//! No caller sees an action. What leaves the queues is a guard (`unsettled`), which frees what it occupies when it is
+//! A method of [`DispatchQueues`] changes the queues under their lock and returns actions; the command of the same name on
+//! [`Dispatcher`] performs them once the lock is free. No other caller sees an action. What leaves the queues is a guard (`unsettled`), which frees what it occupies when it is
 //! dropped.
 
 mod admission;
@@ -55,7 +55,7 @@ use crate::{
 };
 
 /// What becomes of deliveries that leave the queues.
-pub(crate) trait Effects: Send + Sync {
+pub(crate) trait DeliveryHandler: Send + Sync {
     /// Takes a delivery that was admitted through its attempt. Must not block.
     fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission);
     /// Ends a delivery without a request.
@@ -71,7 +71,7 @@ pub(crate) struct Dispatcher {
     /// Limit of concurrent retries.
     retry_concurrency: Mutex<RetryConcurrency>,
     /// Weak, since the implementation refers to the dispatcher.
-    effects: OnceLock<Weak<dyn Effects>>,
+    handler: OnceLock<Weak<dyn DeliveryHandler>>,
     clock: Clock,
     membership: Arc<Membership>,
     router: Arc<Router>,
@@ -94,7 +94,7 @@ impl Dispatcher {
             release_queue: ReleaseQueue::default(),
             lease_transfers: Arc::default(),
             retry_concurrency: Mutex::default(),
-            effects: OnceLock::new(),
+            handler: OnceLock::new(),
             clock: assignments.clock.clone(),
             membership: assignments.membership.clone(),
             coordinator: assignments.coordinator.clone(),
@@ -107,8 +107,8 @@ impl Dispatcher {
     }
 
     /// Sets what becomes of deliveries. Nothing is started before that.
-    pub(crate) fn set_effects(&self, effects: Weak<dyn Effects>) {
-        let _ = self.effects.set(effects);
+    pub(crate) fn set_handler(&self, handler: Weak<dyn DeliveryHandler>) {
+        let _ = self.handler.set(handler);
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use redrive_core::dispatch::gate::Scope;
 
 use super::{
-    Deferral, DeferredDelivery, DispatchActions, Dispatcher, Effects, EndWithoutAttempt, ReleaseItem,
+    Deferral, DeferredDelivery, DeliveryHandler, DispatchActions, Dispatcher, EndWithoutAttempt, ReleaseItem,
     UnsettledDelivery,
 };
 
 /// A started delivery that may not be sent now.
-pub(super) type Deferred = (UnsettledDelivery, Deferral);
+pub(super) type UnadmittedDelivery = (UnsettledDelivery, Deferral);
 
 impl Dispatcher {
     /// Starts the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
@@ -33,8 +33,8 @@ impl Dispatcher {
             let start = actions.start.into_iter().map(|delivery| UnsettledDelivery::started(self, delivery));
             let start: Vec<_> = start.collect();
             // The engine is being dropped: guards that are dropped here change memory only.
-            let Some(effects) = self.effects() else { return };
-            let deferred = self.admit(start, &effects);
+            let Some(handler) = self.handler() else { return };
+            let deferred = self.admit(start, &handler);
             if deferred.is_empty() {
                 return;
             }
@@ -42,12 +42,12 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn effects(&self) -> Option<Arc<dyn Effects>> {
-        self.effects.get().and_then(Weak::upgrade)
+    pub(super) fn handler(&self) -> Option<Arc<dyn DeliveryHandler>> {
+        self.handler.get().and_then(Weak::upgrade)
     }
 
-    /// Returns deliveries that were not admitted to their queues.
-    pub(super) fn defer(&self, deferred: Vec<Deferred>) -> DispatchActions {
+    /// Puts deliveries that were not admitted back into their queues.
+    pub(super) fn defer(&self, deferred: Vec<UnadmittedDelivery>) -> DispatchActions {
         let queued = deferred
             .into_iter()
             .map(|(delivery, deferral)| DeferredDelivery { delivery: delivery.into_queued(), deferral });
@@ -73,10 +73,10 @@ impl Dispatcher {
             }
             Ok(webhook) => {
                 let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
-                let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
+                let reason = reason.unwrap_or_else(|| "the webhook was deleted".into());
                 delivery.free_webhook_slot();
-                if let Some(effects) = self.effects() {
-                    effects.end(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
+                if let Some(handler) = self.handler() {
+                    handler.end(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
                 }
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Queues of the dispatcher behind one lock: each command changes them and returns the actions that follow.
+//! Queues of the dispatcher behind one lock: each method changes them and returns the actions that follow.
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId, cluster::clock_discipline::ClockStep, delivery::lane::Lane,
@@ -12,7 +12,7 @@ use super::{
     Usage, WebhookLimits, poison::PoisonMutex, state::State,
 };
 
-/// The queues, behind one lock. Commands return the actions that follow from them, which the dispatcher performs once the
+/// The queues, behind one lock. Methods return the actions that follow from them, which the dispatcher performs once the
 /// lock is free.
 pub(crate) struct DispatchQueues {
     pub(super) state: PoisonMutex<State>,
@@ -120,7 +120,7 @@ impl DispatchQueues {
         DispatchActions { release: to_release, ..state.start_ready() }
     }
 
-    /// Blocks a webhook until then, and releases its queued deliveries.
+    /// Parks a webhook until then, and releases its queued deliveries.
     pub(super) fn park(&self, limits: WebhookLimits<'_>, until: Time) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.ensure_webhook(limits);

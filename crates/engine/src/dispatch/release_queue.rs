@@ -28,8 +28,8 @@ pub(crate) struct ReleaseItem {
     occupancy: Occupancy,
     /// Whether it occupies a slot of its webhook.
     has_webhook_slot: AtomicBool,
-    /// Whether its task panicked.
-    panicked: bool,
+    /// Whether this counts as a sender death: its task panicked, or its outcome cannot be stored.
+    counts_as_death: bool,
     /// Whether its lease is released; then only its memory is to be freed.
     released: AtomicBool,
     settled: AtomicBool,
@@ -45,12 +45,12 @@ enum Occupancy {
 
 impl ReleaseItem {
     /// Creates the item of a delivery that has left the queues.
-    pub(super) fn unsettled(delivery: LeasedDelivery, has_webhook_slot: bool, panicked: bool) -> Self {
+    pub(super) fn unsettled(delivery: LeasedDelivery, has_webhook_slot: bool, counts_as_death: bool) -> Self {
         Self {
             delivery,
             occupancy: Occupancy::CapacityAndNodeSlot,
             has_webhook_slot: AtomicBool::new(has_webhook_slot),
-            panicked,
+            counts_as_death,
             released: AtomicBool::new(false),
             settled: AtomicBool::new(false),
         }
@@ -67,8 +67,8 @@ impl ReleaseItem {
     }
 
     /// Returns what items that are released in one transaction have in common.
-    pub(crate) fn transaction(&self) -> (Epoch, bool) {
-        (self.delivery.epoch.epoch, self.panicked)
+    pub(crate) fn batch_key(&self) -> (Epoch, bool) {
+        (self.delivery.epoch.epoch, self.counts_as_death)
     }
 
     /// Returns whether its lease is back in the store.
@@ -108,8 +108,8 @@ impl ReleaseQueue {
         let after_last = queues.iter().filter(|(tenant_id, _)| last.is_none_or(|last| *tenant_id > last));
         let mut in_turn = after_last.chain(queues.iter());
         let (tenant_id, items) = in_turn.find(|(tenant_id, _)| !busy.contains(*tenant_id))?;
-        let transaction = items.front()?.transaction();
-        let together = items.iter().filter(|item| item.transaction() == transaction);
+        let transaction = items.front()?.batch_key();
+        let together = items.iter().filter(|item| item.batch_key() == transaction);
         Some((tenant_id.clone(), together.take(max).cloned().collect()))
     }
 

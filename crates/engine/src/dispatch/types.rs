@@ -93,7 +93,7 @@ pub(crate) enum Deferral {
 #[derive(Default)]
 pub(crate) struct DispatchActions {
     pub(crate) start: Vec<LeasedDelivery>,
-    /// Their capacity stays reserved until they are back in the store; see [`Dispatcher::unreserve`].
+    /// Their capacity stays reserved until they are back in the store; see [`super::DispatchQueues::released`].
     pub(crate) release: Vec<LeasedDelivery>,
     pub(crate) refill: bool,
 }

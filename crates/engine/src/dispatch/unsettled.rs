@@ -9,7 +9,7 @@ use super::{Dispatcher, LeasedDelivery, ReleaseItem};
 /// A delivery that has left the queues: it is at the gate, its request is in flight, or its outcome is being
 /// recorded. It occupies a slot of the node and, until its request has ended, one of its webhook.
 ///
-/// Its holder ends it by `settle`, `release`, `release_failed` or `into_queued`. One that is dropped, because a task
+/// Its holder ends it by `settle`, `release`, `release_with_death` or `into_queued`. One that is dropped, because a task
 /// panicked or the runtime shuts down, goes to the releaser.
 pub(crate) struct UnsettledDelivery {
     dispatcher: Arc<Dispatcher>,
@@ -69,7 +69,7 @@ impl UnsettledDelivery {
     }
 
     /// Releases the lease of a delivery that made its task fail: that counts as the death of a sender, and delays it.
-    pub(crate) fn release_failed(self) {
+    pub(crate) fn release_with_death(self) {
         self.end_by_release(true);
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{
     BatchState, EventDraft, MAX_EPOCH_WAITS, MAX_FAN_OUT_RETRIES, PublishError, PublishReceipt, Publisher,
-    check::Checked, config_keeps_changing, stopped,
+    check::CheckResult, config_keeps_changing, spans::PublishSpan, stopped,
 };
 use crate::cluster::membership::NodeEpoch;
 
@@ -43,6 +43,8 @@ struct OfferedEvent {
 
 /// A batch in progress: the results so far, and the events that are still to be offered.
 struct Batch {
+    /// Spans of the publishes, ended with their results.
+    spans: Vec<Option<PublishSpan>>,
     results: Vec<Option<EventResult>>,
     open: Vec<OpenEvent>,
     state: BatchState,
@@ -58,11 +60,9 @@ impl Publisher {
         max_work: u64,
     ) -> Vec<EventResult> {
         let mut batch = self.begin_batch(drafts, max_work);
-        let mut epoch_waits = 0;
-        for _ in 0..=MAX_FAN_OUT_RETRIES {
-            if batch.open.is_empty() {
-                break;
-            }
+        let (mut epoch_waits, mut retries) = (0, 0);
+        while !batch.open.is_empty() && retries <= MAX_FAN_OUT_RETRIES {
+            let open_before = batch.open.len();
             let offered = self.offer_all(&mut batch).await;
             // The store refuses all events behind one that it does not take now. They are offered again after it, or
             // fail with it.
@@ -78,7 +78,9 @@ impl Publisher {
                             (Err(StoreError::OutOfOrder), Some(error)) => Err(PublishError::clone(error)),
                             (result, _) => self.receipt(&open.event, deliveries, result),
                         };
-                        if let Err(error @ PublishError::Store(_)) = &receipt {
+                        if let Err(error) = &receipt
+                            && may_succeed_later(error)
+                        {
                             failed.get_or_insert(error.clone());
                         }
                         batch.results[open.index] = Some(receipt);
@@ -87,6 +89,8 @@ impl Publisher {
                 }
                 batch.open.push(open);
             }
+            // Only rounds in which no event got its result count.
+            retries = if batch.open.len() < open_before { 0 } else { retries + 1 };
             if is_stale && let Err(error) = self.router.refresh(tenant_id).await {
                 return batch.end(&error.into());
             }
@@ -103,16 +107,19 @@ impl Publisher {
     /// Builds and validates the events. Those that are invalid have their result.
     fn begin_batch(&self, drafts: Vec<EventDraft>, max_work: u64) -> Batch {
         let state = BatchState::new(max_work);
-        let mut batch = Batch { results: Vec::new(), open: Vec::new(), state };
+        let mut batch = Batch { spans: Vec::new(), results: Vec::new(), open: Vec::new(), state };
         for (index, draft) in drafts.into_iter().enumerate() {
             let (event, only) = self.build_event(draft);
             let valid = match event_type::is_reserved(&event.event_type) {
                 true => Err(PublishError::Reserved),
                 false => event.validate().map_err(PublishError::from),
             };
+            let event = Arc::new(event);
+            let is_valid = valid.is_ok();
+            batch.spans.push(if is_valid { self.trace_publish(&event) } else { None });
             batch.results.push(valid.err().map(Err));
-            if batch.results[index].is_none() {
-                batch.open.push(OpenEvent { index, event: Arc::new(event), only });
+            if is_valid {
+                batch.open.push(OpenEvent { index, event, only });
             }
         }
         batch
@@ -124,7 +131,7 @@ impl Publisher {
         let mut open = std::mem::take(&mut batch.open).into_iter();
         while let Some(next) = open.next() {
             match self.check(&next.event, next.only, Some(&batch.state)).await {
-                Ok(Checked::Accepted(matched)) => {
+                Ok(CheckResult::Accepted(matched)) => {
                     let deliveries = matched.webhooks.len();
                     let position = OrderedPosition { order: order.clone(), position: offered.len() as u64 };
                     // Read after the check, which may take a while: the epoch must be the current one.
@@ -132,9 +139,9 @@ impl Publisher {
                     let reply = self.offer(&epoch, &next.event, matched, Some(position));
                     offered.push(OfferedEvent { open: next, epoch, deliveries, reply });
                 }
-                Ok(Checked::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),
-                Err(error @ (PublishError::Store(_) | PublishError::NoTenant)) => {
-                    // It may succeed later, so nothing behind it may be stored before it.
+                Ok(CheckResult::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),
+                Err(error) if may_succeed_later(&error) => {
+                    // Nothing behind it may be stored before it.
                     batch.results[next.index] = Some(Err(error.clone()));
                     for behind in open.by_ref() {
                         batch.results[behind.index] = Some(Err(error.clone()));
@@ -151,10 +158,26 @@ impl Publisher {
     }
 }
 
+/// Returns whether an event that was refused for this may be published later as it is.
+fn may_succeed_later(error: &PublishError) -> bool {
+    match error {
+        PublishError::Store(StoreError::InvalidItem(_)) => false,
+        PublishError::Store(_) | PublishError::NoTenant => true,
+        _ => false,
+    }
+}
+
 impl Batch {
     /// Returns the results; events that have none get this error.
     fn end(self, error: &PublishError) -> Vec<EventResult> {
-        self.results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect()
+        let results = self.results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone())));
+        let set_result = |(result, span): (EventResult, Option<PublishSpan>)| {
+            if let Some(span) = span {
+                span.set_result(&result);
+            }
+            result
+        };
+        results.zip(self.spans).map(set_result).collect()
     }
 }
 

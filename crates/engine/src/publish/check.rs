@@ -10,13 +10,16 @@ use redrive_core::{
 use redrive_store::PublishResult;
 
 use super::{
-    BatchState, MAX_FAN_OUT_RETRIES, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK,
-    config_keeps_changing, stopped,
+    BatchState, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK, config_keeps_changing,
+    stopped,
 };
 use crate::routing::{MatchedWebhooks, ResolvedWebhook, TypeStatus};
 
+/// Number of times that an event is checked again because the cached catalogue was outdated.
+const MAX_CATALOGUE_REFRESHES: usize = 3;
+
 /// Result of the checks of an event.
-pub(super) enum Checked {
+pub(super) enum CheckResult {
     /// These webhooks receive it.
     Accepted(MatchedWebhooks),
     /// It repeats an event that was accepted before the catalogue changed.
@@ -30,8 +33,8 @@ impl Publisher {
         event: &Arc<Event>,
         only: Option<WebhookId>,
         batch: Option<&BatchState>,
-    ) -> Result<Checked, PublishError> {
-        for _ in 0..=MAX_FAN_OUT_RETRIES {
+    ) -> Result<CheckResult, PublishError> {
+        for _ in 0..=MAX_CATALOGUE_REFRESHES {
             let subject = event.subject.as_deref();
             let matched =
                 self.router.match_webhooks(&event.tenant_id, &event.event_type, subject, only).await?;
@@ -39,14 +42,14 @@ impl Publisher {
             matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
             self.apply_payload_filters(event, only, &mut matched.webhooks, batch).await?;
             // Redrive's own event types are in no catalogue.
-            let is_own = only.is_some() || event_type::is_reserved(&event.event_type);
-            let allowed = match is_own {
+            let is_redrive_event = only.is_some() || event_type::is_reserved(&event.event_type);
+            let allowed = match is_redrive_event {
                 true => Ok(()),
                 false => self.check_event_type(event, &matched.type_status, batch).await,
             };
-            let Err(refused) = allowed else { return Ok(Checked::Accepted(matched)) };
+            let Err(refused) = allowed else { return Ok(CheckResult::Accepted(matched)) };
             if let Some(receipt) = self.recheck_catalogue(event, matched, refused, batch).await? {
-                return Ok(Checked::Duplicate(receipt));
+                return Ok(CheckResult::Duplicate(receipt));
             }
         }
         Err(config_keeps_changing())
@@ -102,8 +105,8 @@ impl Publisher {
         webhooks: &mut Vec<Arc<ResolvedWebhook>>,
         batch: Option<&BatchState>,
     ) -> Result<(), PublishError> {
-        let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
-        if passes_always || !webhooks.iter().any(|webhook| webhook.has_filter()) {
+        let is_redrive_event = only.is_some() || event_type::is_reserved(&event.event_type);
+        if is_redrive_event || !webhooks.iter().any(|webhook| webhook.has_filter()) {
             return Ok(());
         }
         let work = Filter::work(webhooks.iter().filter_map(|webhook| webhook.filter()), &event.data);

@@ -25,7 +25,7 @@ impl Publisher {
         position: Option<OrderedPosition>,
     ) -> oneshot::Receiver<Result<PublishResult, StoreError>> {
         let started = clock::monotonic_now();
-        let traced = self.tracer.nanos_if_sampled(event);
+        let started_nanos = self.tracer.nanos_if_sampled(event);
         // Open until the leases are handed to the dispatcher, so that the lease auditor does not suspect them.
         let transfer = self.dispatcher.lease_transfers.begin();
         let planned = PlannedDeliveries {
@@ -60,7 +60,7 @@ impl Publisher {
         let (reply_to, reply) = oneshot::channel();
         let (publisher, event) = (self.clone(), event.clone());
         let done = Box::new(move |result: Result<PublishResult, StoreError>| {
-            publisher.trace_commit(&event, traced, &result);
+            publisher.trace_commit(&event, started_nanos, &result);
             publisher.on_committed(planned, &result);
             drop(transfer);
             // The publisher may have disconnected; its event is published nevertheless.

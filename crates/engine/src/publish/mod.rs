@@ -19,7 +19,7 @@ use redrive_core::{
 };
 use redrive_store::{Publish, PublishResult, StoreError};
 
-use self::{check::Checked, checking::BatchState};
+use self::{check::CheckResult, checking::BatchState};
 pub use self::{
     checking::{MAX_BATCH_WORK, MAX_INLINE_WORK},
     draft::{EventDraft, PublishError, PublishReceipt},
@@ -98,8 +98,8 @@ impl Publisher {
         let mut epoch_waits = 0;
         for _ in 0..=MAX_FAN_OUT_RETRIES {
             let matched = match self.check(event, only, None).await? {
-                Checked::Accepted(matched) => matched,
-                Checked::Duplicate(receipt) => return Ok(receipt),
+                CheckResult::Accepted(matched) => matched,
+                CheckResult::Duplicate(receipt) => return Ok(receipt),
             };
             let deliveries = matched.webhooks.len();
             // Read after the checks, which may take a while: the epoch must be the current one.

@@ -121,7 +121,7 @@ impl Publisher {
         webhooks.into_iter().map(plan_delivery).collect()
     }
 
-    /// Returns whether a delivery that is due immediately should get a ticket: other nodes serve its pool, any of them
+    /// Returns whether a delivery that is due immediately should get a ticket: only other nodes serve its pool, any of them
     /// may send it, and nothing blocks it.
     fn wants_ticket(&self, webhook: &ResolvedWebhook, lane: &Lane) -> bool {
         if webhook.state != WebhookState::Active {
@@ -129,7 +129,7 @@ impl Publisher {
         }
         if webhook.tenant.is_pool_served_here()
             || lane.is_ordered()
-            || self.dispatcher.assignments.needs_assignment(webhook)
+            || self.dispatcher.assignments.needs_assigned_node(webhook)
         {
             return false;
         }
@@ -144,6 +144,6 @@ impl Publisher {
         webhook.state == WebhookState::Active
             && webhook.tenant.is_served()
             && !lane.is_ordered()
-            && !self.dispatcher.assignments.needs_assignment(webhook)
+            && !self.dispatcher.assignments.needs_assigned_node(webhook)
     }
 }

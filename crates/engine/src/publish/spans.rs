@@ -12,16 +12,16 @@ use crate::{
 };
 
 /// Span of a publish in progress; emitted on drop, even if the publish is abandoned.
-pub(crate) struct PublishSpan {
+pub(super) struct PublishSpan {
     tracer: Arc<Tracer>,
     event: Arc<Event>,
-    became: Option<Result<PublishReceipt, String>>,
+    result: Option<Result<PublishReceipt, String>>,
 }
 
 impl PublishSpan {
     /// Ends the span with the result of the publish.
-    pub(crate) fn set_result(mut self, became: &Result<PublishReceipt, PublishError>) {
-        self.became = Some(became.clone().map_err(|error| error.to_string()));
+    pub(crate) fn set_result(mut self, result: &Result<PublishReceipt, PublishError>) {
+        self.result = Some(result.clone().map_err(|error| error.to_string()));
     }
 }
 
@@ -32,7 +32,7 @@ impl Drop for PublishSpan {
         let (start, end) = (nanos(event.timestamp), self.tracer.now_nanos());
         let mut span = recording.span("publish", recording.publish_id(), recording.trace.parent, start, end);
         span.kind = SpanKind::Server;
-        let id = match &self.became {
+        let id = match &self.result {
             Some(Ok(receipt)) => receipt.event_id,
             _ => event.id,
         };
@@ -41,7 +41,7 @@ impl Drop for PublishSpan {
             ("redrive.event_id", text(id)),
             ("redrive.event_type", text(&event.event_type)),
         ];
-        match self.became.take() {
+        match self.result.take() {
             Some(Ok(receipt)) => {
                 span.attributes.push(("redrive.duplicate", Value::Flag(receipt.duplicate)));
                 span.attributes.extend(receipt.deliveries.map(|count| ("redrive.deliveries", number(count))));
@@ -57,7 +57,7 @@ impl Publisher {
     /// Starts the span of a publish.
     pub(super) fn trace_publish(&self, event: &Arc<Event>) -> Option<PublishSpan> {
         self.tracer.recording(event)?;
-        Some(PublishSpan { tracer: self.tracer.clone(), event: event.clone(), became: None })
+        Some(PublishSpan { tracer: self.tracer.clone(), event: event.clone(), result: None })
     }
 
     /// Emits the span of a commit that was submitted to the store at `started`.
@@ -68,7 +68,11 @@ impl Publisher {
         result: &Result<PublishResult, StoreError>,
     ) {
         // The commit is retried, and the retry gets the span.
-        if matches!(result, Ok(PublishResult::ConfigChanged | PublishResult::Fenced)) {
+        let is_repeated = matches!(
+            result,
+            Ok(PublishResult::ConfigChanged | PublishResult::Fenced) | Err(StoreError::OutOfOrder)
+        );
+        if is_repeated {
             return;
         }
         let (Some(recording), Some(started)) = (self.tracer.recording(event), started) else { return };

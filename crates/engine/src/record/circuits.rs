@@ -107,7 +107,7 @@ impl Circuits {
     }
 
     /// Stores the circuit in the background, so that the caller does not wait for the store.
-    pub(crate) fn persist_later(
+    pub(crate) fn persist_in_background(
         self: &Arc<Self>,
         tenant_id: TenantId,
         webhook_id: WebhookId,
@@ -123,7 +123,7 @@ impl Circuits {
         self.apply_change(webhook, &change);
         // Disabling the breaker closes the circuit, which says nothing about the endpoint: no notification.
         let occurrence = occurrences::circuit_transition(&change).filter(|_| webhook.breaker.enabled);
-        self.persist_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
+        self.persist_in_background(change.tenant_id, change.webhook_id, change.saved, occurrence);
     }
 
     /// Called before deliveries of a webhook are claimed. If a transition of its circuit is due, unblocks the webhook
@@ -154,7 +154,7 @@ impl Circuits {
         self.apply_report_effects(webhook, &changed);
         if let Some(change) = changed.circuit {
             let occurrence = occurrences::circuit_transition(&change);
-            self.persist_later(change.tenant_id, change.webhook_id, change.saved, occurrence);
+            self.persist_in_background(change.tenant_id, change.webhook_id, change.saved, occurrence);
         }
     }
 
@@ -219,7 +219,7 @@ impl Circuits {
                 if let (Some(redis), Some(webhook)) =
                     (self.coordinator.redis(), self.router.webhook(webhook.id))
                 {
-                    redis.refresh_circuit_later(webhook);
+                    redis.refresh_circuit_in_background(webhook);
                 }
             }
             RuntimeChange::Blocked(until) => self.dispatcher.park(webhook, Some(until)),

@@ -15,6 +15,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
+    Time,
     delivery::{
         decide::{AttemptContext, DecisionEffects, decide},
         response::ResponseClass,
@@ -47,7 +48,7 @@ use crate::{
 pub(crate) const RECORD_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Outcome being recorded, with what is needed to decide again or to drop it.
-struct PendingOutcome {
+struct SubmittedOutcome {
     outcome: Arc<OutcomeRecord>,
     delivery: UnsettledDelivery,
     response_class: Option<(ResponseClass, Arc<ResolvedWebhook>)>,
@@ -55,6 +56,8 @@ struct PendingOutcome {
 
 /// A finished attempt with all that was decided about it.
 pub(crate) struct DecidedAttempt {
+    /// When its response was classified.
+    pub(crate) at: Time,
     pub(crate) webhook: Arc<ResolvedWebhook>,
     /// State of the circuit when the attempt was admitted.
     pub(crate) circuit: CircuitState,
@@ -62,14 +65,14 @@ pub(crate) struct DecidedAttempt {
     pub(crate) response_class: ResponseClass,
     pub(crate) decided: DecisionEffects,
     /// Why the delivery is cancelled unless it was delivered.
-    pub(crate) cancel: Option<CancelReason>,
+    pub(crate) cancellation: Option<Cancellation>,
     /// What the result has changed for the webhook, to be stored with the outcome.
-    pub(crate) changed: ReportEffects,
+    pub(crate) report_effects: ReportEffects,
     pub(crate) disable_reason: Option<String>,
 }
 
 /// Why a delivery is cancelled.
-pub(crate) struct CancelReason {
+pub(crate) struct Cancellation {
     pub(crate) reason: String,
     /// Whether it was cancelled on request. Otherwise its webhook is inactive, which the store verifies.
     pub(crate) by_request: bool,
@@ -97,7 +100,7 @@ pub(crate) struct Recorder {
 
 /// Outcomes that the store has not accepted yet.
 #[derive(Default)]
-pub(crate) struct UnrecordedOutcomes(Mutex<VecDeque<PendingOutcome>>);
+pub(crate) struct UnrecordedOutcomes(Mutex<VecDeque<SubmittedOutcome>>);
 
 impl UnrecordedOutcomes {
     /// Returns whether the store has accepted all outcomes.
@@ -112,12 +115,12 @@ impl UnrecordedOutcomes {
     }
 
     /// Keeps an outcome that the store did not accept.
-    fn keep(&self, pending: PendingOutcome) {
+    fn keep(&self, pending: SubmittedOutcome) {
         self.0.lock().push_back(pending);
     }
 
     /// Takes the outcome that has been kept for longest.
-    fn pop_first(&self) -> Option<PendingOutcome> {
+    fn pop_first(&self) -> Option<SubmittedOutcome> {
         self.0.lock().pop_front()
     }
 
@@ -148,43 +151,43 @@ impl Recorder {
     }
 
     /// Records an attempt with the outcome that was decided.
-    pub(crate) fn record_attempt(self: &Arc<Self>, delivery: UnsettledDelivery, decided: DecidedAttempt) {
-        let now = self.clock.now();
+    pub(crate) fn record_attempt(self: &Arc<Self>, delivery: UnsettledDelivery, attempt: DecidedAttempt) {
         let DecidedAttempt {
+            at: now,
             webhook,
             circuit,
             result,
             response_class,
             decided,
-            cancel,
-            changed,
+            cancellation,
+            report_effects,
             disable_reason,
-        } = decided;
-        let transition = changed.circuit.as_ref().and_then(occurrences::circuit_transition);
+        } = attempt;
+        let transition = report_effects.circuit.as_ref().and_then(crate::occurrences::circuit_transition);
         let effects = WebhookEffects {
-            circuit: changed.circuit.map(|change| Box::new(change.saved)),
+            circuit: report_effects.circuit.map(|change| Box::new(change.saved)),
             pause_until: decided.pause_until,
-            failing: changed.failing,
+            failing: report_effects.failing,
         };
-        let (traced, timings) = (result.started_nanos, result.exchange.timings);
+        let (started_nanos, timings) = (result.started_nanos, result.exchange.timings);
         let category = failure_category(&response_class);
         let mut attempt =
             self.build_attempt(&delivery, &webhook, circuit, result, category, &decided.outcome);
-        self.tracer.trace_attempt(&delivery, &webhook, traced, &attempt, &timings);
-        if cancel.as_ref().is_some_and(|cancel| cancel.reason == REASON_ERASED) {
+        self.tracer.trace_attempt(&delivery, &webhook, started_nanos, &attempt, &timings);
+        if cancellation.as_ref().is_some_and(|cancel| cancel.reason == REASON_ERASED) {
             // The response may repeat the erased payload.
             attempt.response_body_sample = None;
         }
         // Usually empty, which allocates nothing.
-        let mut recorded: Vec<_> = transition.into_iter().collect();
+        let mut occurrences: Vec<_> = transition.into_iter().collect();
         let error = attempt.error_message.as_deref();
-        recorded.extend(occurrences::delivery_dead_by(&delivery, &decided, error, now));
+        occurrences.extend(crate::occurrences::delivery_dead_by(&delivery, &decided, error, now));
         let disabled_occurrence = |reason: &String| {
-            occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, reason, now)
+            crate::occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, reason, now)
         };
-        recorded.extend(disable_reason.as_ref().map(disabled_occurrence));
+        occurrences.extend(disable_reason.as_ref().map(disabled_occurrence));
         let (saw_cancel, by_request) =
-            (cancel.is_some(), cancel.as_ref().is_some_and(|cancel| cancel.by_request));
+            (cancellation.is_some(), cancellation.as_ref().is_some_and(|cancel| cancel.by_request));
         let record = OutcomeRecord {
             epoch: delivery.epoch.epoch,
             delivery_id: delivery.id,
@@ -196,10 +199,10 @@ impl Recorder {
             saw_cancel,
             disable: disable_reason.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
             effects,
-            occurrences: recorded,
+            occurrences,
             at: now,
         };
-        self.submit(PendingOutcome {
+        self.submit(SubmittedOutcome {
             outcome: Arc::new(record),
             delivery,
             response_class: Some((response_class, webhook)),
@@ -232,7 +235,7 @@ impl Recorder {
             occurrences: dead_occurrence.into_iter().collect(),
             at,
         };
-        self.submit(PendingOutcome { outcome: Arc::new(record), delivery, response_class: None });
+        self.submit(SubmittedOutcome { outcome: Arc::new(record), delivery, response_class: None });
     }
 
     /// Drops a delivery whose lease belongs to another node. If it `has_outcome`, that is discarded; otherwise nothing
@@ -253,7 +256,7 @@ impl Recorder {
         delivery.settle(false);
     }
 
-    fn submit(self: &Arc<Self>, pending: PendingOutcome) {
+    fn submit(self: &Arc<Self>, pending: SubmittedOutcome) {
         self.faults.inject(FaultPoint::Record);
         let recorder = self.clone();
         let outcome = pending.outcome.clone();

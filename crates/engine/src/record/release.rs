@@ -65,7 +65,7 @@ impl Releaser {
     /// Releases leases in one transaction. Returns false if the store did not accept it.
     async fn release_together(&self, batch: &[Arc<ReleaseItem>]) -> bool {
         let leased: Vec<_> = batch.iter().filter(|item| !item.is_released()).collect();
-        let Some((epoch, panicked)) = leased.first().map(|item| item.transaction()) else { return true };
+        let Some((epoch, panicked)) = leased.first().map(|item| item.batch_key()) else { return true };
         let now = self.clock.now();
         let released = if panicked {
             let delayed = |delivery: &LeasedDelivery| now + delay_after_panic(delivery.sender_deaths);
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn delivery_whose_task_failed_is_released_with_a_delay() {
         let (test, store) = (TestPath::new().await, Arc::new(FakeLeases::default()));
-        test.started_delivery().await.release_failed();
+        test.started_delivery().await.release_with_death();
         let running = tokio::spawn(releaser(&test, &store).run());
         wait_until("the lease is released", || test.path.dispatcher.queues.load().unsettled == 0).await;
         test.base.stop.cancel();

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use redrive_core::{delivery::outcome::Outcome, event::REASON_ERASED, protection::breaker::SavedCircuit};
 use redrive_store::{OutcomeRecord, RecordResult, StoreError};
 
-use super::{PendingOutcome, Recorder};
+use super::{Recorder, SubmittedOutcome};
 use crate::{metrics::InternalError, occurrences, supervision::FaultPoint};
 
 impl Recorder {
     /// Handles the result of the store. Must not block.
     pub(super) fn on_record_result(
         self: &Arc<Self>,
-        pending: PendingOutcome,
+        pending: SubmittedOutcome,
         result: Result<RecordResult, StoreError>,
     ) {
         self.faults.inject(FaultPoint::Recorded);
@@ -33,7 +33,7 @@ impl Recorder {
                 self.drop_lost_lease(pending.delivery, true);
             }
             // The store will never accept this outcome as it is: retry without details.
-            Err(StoreError::InvalidItem(why)) => self.retry_without_details(pending, &why),
+            Err(StoreError::InvalidItem(why)) => self.resubmit_without_details(pending, &why),
             Err(_) => {
                 self.unrecorded.keep(pending);
                 self.monitor.record_failure();
@@ -41,13 +41,13 @@ impl Recorder {
         }
     }
 
-    /// Persists the circuit change of an outcome that was not recorded: its observation of the endpoint is still
+    /// Persists the circuit change of an outcome that was not recorded, and stops waiting for its failing change: its observation of the endpoint is still
     /// valid.
     fn persist_effects(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
             let occurrence =
                 outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some()).cloned();
-            self.circuits.persist_later(
+            self.circuits.persist_in_background(
                 outcome.tenant_id.clone(),
                 outcome.webhook_id,
                 SavedCircuit::clone(circuit),
@@ -59,7 +59,7 @@ impl Recorder {
         }
     }
 
-    fn effects_stored(&self, outcome: &OutcomeRecord) {
+    fn mark_effects_stored(&self, outcome: &OutcomeRecord) {
         if outcome.effects.circuit.is_some() {
             self.coordinator.local.circuit_stored(outcome.webhook_id);
         }
@@ -68,10 +68,10 @@ impl Recorder {
         }
     }
 
-    fn on_recorded(self: &Arc<Self>, pending: PendingOutcome, disabled: bool) {
+    fn on_recorded(self: &Arc<Self>, pending: SubmittedOutcome, disabled: bool) {
         self.monitor.record_success();
         let outcome = &pending.outcome;
-        self.effects_stored(outcome);
+        self.mark_effects_stored(outcome);
         if !outcome.occurrences.is_empty() {
             self.wakeups.notifier.notify_one();
         }
@@ -93,8 +93,8 @@ impl Recorder {
     }
 
     /// Logs a dead delivery at info level, and a failed attempt at debug level.
-    fn log_outcome(&self, pending: &PendingOutcome) {
-        let PendingOutcome { outcome, delivery, .. } = pending;
+    fn log_outcome(&self, pending: &SubmittedOutcome) {
+        let SubmittedOutcome { outcome, delivery, .. } = pending;
         let failed = outcome.attempt.as_ref().and_then(|attempt| Some((attempt, attempt.failure_category?)));
         let failure_category = failed.map(|(_, category)| category.name());
         match (&outcome.outcome, failed) {
@@ -113,8 +113,8 @@ impl Recorder {
     }
 
     /// Decides again because the delivery was cancelled between the decision and its recording.
-    fn decide_again(self: &Arc<Self>, pending: PendingOutcome, reason: &str) {
-        let PendingOutcome { outcome, delivery, response_class } = pending;
+    fn decide_again(self: &Arc<Self>, pending: SubmittedOutcome, reason: &str) {
+        let SubmittedOutcome { outcome, delivery, response_class } = pending;
         let mut outcome = OutcomeRecord::clone(&outcome);
         outcome.saw_cancel = true;
         if let (Some((response_class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) {
@@ -126,14 +126,14 @@ impl Recorder {
             }
             outcome.outcome = decided.outcome;
         }
-        self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
+        self.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
     }
 
     /// Decides again because the delivery was to be cancelled for an inactive webhook, and the stored webhook is not
     /// inactive: the cache was outdated. Reloads the webhook; then an attempt is decided without the cancellation, and
     /// a delivery without an attempt is released.
-    fn decide_without_webhook_cancel(self: &Arc<Self>, pending: PendingOutcome) {
-        let PendingOutcome { outcome, delivery, response_class } = pending;
+    fn decide_without_webhook_cancel(self: &Arc<Self>, pending: SubmittedOutcome) {
+        let SubmittedOutcome { outcome, delivery, response_class } = pending;
         let recorder = self.clone();
         self.runtime.spawn(async move {
             recorder.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
@@ -149,12 +149,12 @@ impl Recorder {
             outcome.outcome = decided.outcome;
             outcome.requires_inactive_webhook = false;
             outcome.saw_cancel = false;
-            recorder.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
+            recorder.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
         });
     }
 
-    fn retry_without_details(self: &Arc<Self>, pending: PendingOutcome, why: &str) {
-        let PendingOutcome { outcome, delivery, response_class } = pending;
+    fn resubmit_without_details(self: &Arc<Self>, pending: SubmittedOutcome, why: &str) {
+        let SubmittedOutcome { outcome, delivery, response_class } = pending;
         let mut outcome = OutcomeRecord::clone(&outcome);
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
@@ -166,7 +166,7 @@ impl Recorder {
                 attempt.response_headers = None;
                 attempt.response_body_sample = None;
                 attempt.custom_headers = None;
-                self.submit(PendingOutcome { outcome: Arc::new(outcome), delivery, response_class });
+                self.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
             }
             // The delivery is sent again later. If its outcomes cannot be stored either, the delays grow, and it ends as
             // one whose sender died.
@@ -177,7 +177,7 @@ impl Recorder {
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
                 self.persist_effects(&outcome);
                 self.refresh_after_disable(&outcome, false);
-                delivery.release_failed();
+                delivery.release_with_death();
             }
         }
     }

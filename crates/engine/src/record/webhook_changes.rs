@@ -44,7 +44,7 @@ impl Recorder {
         if webhook.has_scheduled_action() {
             self.wakeups.expiry.notify_one();
         }
-        if webhook.state.is_holding() {
+        if webhook.state.parks_deliveries() {
             self.dispatcher.park(&webhook, None);
         } else {
             self.dispatcher.release_to_assigned_node(&webhook);

@@ -34,7 +34,7 @@ const MAX_CLAIM_BYTES: usize = 8 << 20;
 /// Result of a claim.
 pub(crate) enum ClaimResult {
     /// Deliveries were claimed, or more may be due: claim again immediately.
-    Claimed,
+    ClaimAgain,
     /// Nothing is due (or nothing fits) before this time.
     Idle(Option<Time>),
 }
@@ -95,7 +95,7 @@ impl Claimer {
                 self.dispatcher.queues.defer_lane(&capacity.key);
                 declined += 1;
             } else {
-                // A lane without capacity is claimed as well: it is then reserved for this node, which requests a refill
+                // A lane without capacity is claimed as well: it is then held by this node, which requests a refill
                 // when it has capacity.
                 capacities.push(capacity);
             }
@@ -104,7 +104,7 @@ impl Claimer {
         if capacities.is_empty() {
             // All lanes read were declined: there may be more behind them.
             let more_behind = declined >= max && before < declined;
-            return Ok(if more_behind { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) });
+            return Ok(if more_behind { ClaimResult::ClaimAgain } else { ClaimResult::Idle(due.next_wake) });
         }
         for capacity in capacities {
             capacity.exclusive = self.claims_exclusively(&capacity.key);
@@ -114,7 +114,7 @@ impl Claimer {
         let claims = self.store.claim(epoch.epoch, now, reserved.capacities.clone(), bytes).await?;
         // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
         // node, which wakes the scheduler when done.
-        let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
+        let any_claimed = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
         let mut claims = claims.into_iter();
         reserved.set_claimed(|_| {
             claims.next().map_or_else(Default::default, |claim| (claim.deliveries, claim.more))
@@ -123,13 +123,13 @@ impl Claimer {
         while let Some(lane) = reserved.next_lane() {
             self.enqueue_claims(&epoch, lane);
         }
-        Ok(if gave || more_due { ClaimResult::Claimed } else { ClaimResult::Idle(due.next_wake) })
+        Ok(if any_claimed || more_due { ClaimResult::ClaimAgain } else { ClaimResult::Idle(due.next_wake) })
     }
 
     /// Returns whether a claim from this lane assigns its webhook to this node.
     fn claims_exclusively(&self, key: &LaneKey) -> bool {
         let needs_assignment =
-            |webhook: Arc<ResolvedWebhook>| self.dispatcher.assignments.needs_assignment(&webhook);
+            |webhook: Arc<ResolvedWebhook>| self.dispatcher.assignments.needs_assigned_node(&webhook);
         self.membership.is_shared()
             && (key.lane.is_ordered() || self.router.webhook(key.webhook_id).is_some_and(needs_assignment))
     }
@@ -138,16 +138,16 @@ impl Claimer {
     /// take deliveries for an assignment that is being released, and two nodes would send to the webhook.
     async fn release_idle_assignments(&self, epoch: &NodeEpoch) -> Result<(), StoreError> {
         let now = monotonic_now();
-        let mut left = self.dispatcher.assignments.due_for_check(now);
-        left.retain(|webhook_id| self.dispatcher.may_unassign(*webhook_id, now));
-        if !left.is_empty() {
-            self.store.release_assignments(epoch.epoch, left.clone()).await?;
-            self.dispatcher.assignments.unassign(&left);
+        let mut releasable = self.dispatcher.assignments.due_for_check(now);
+        releasable.retain(|webhook_id| self.dispatcher.may_unassign(*webhook_id, now));
+        if !releasable.is_empty() {
+            self.store.release_assignments(epoch.epoch, releasable.clone()).await?;
+            self.dispatcher.assignments.unassign(&releasable);
         }
         Ok(())
     }
 
-    /// Drops lanes of tenants that have been routed to pools of other nodes.
+    /// Drops lanes of tenants that this node does not send for.
     fn drop_unserved(&self, capacities: Vec<LaneCapacity>) -> Vec<LaneCapacity> {
         let is_served = |capacity: &LaneCapacity| {
             self.router.webhook(capacity.key.webhook_id).is_none_or(|webhook| webhook.tenant.is_served())
@@ -197,8 +197,8 @@ impl Claimer {
             }
         }
         let delay = self.first_delay(capacity.key.webhook_id);
-        let delivery = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
-        let deliveries = deliveries.into_iter().map(delivery).collect();
+        let to_leased = |claimed| to_leased_delivery(claimed, epoch, &capacity.key.lane, delay);
+        let deliveries = deliveries.into_iter().map(to_leased).collect();
         self.dispatcher.enqueue_claimed(&capacity, deliveries, more);
     }
 }
@@ -325,7 +325,7 @@ mod tests {
         let key = LaneKey { webhook_id: test.webhook_id, lane };
         let claim = LaneClaim { key, deliveries: vec![claimed], more: false };
         let claimer = claimer(&test, vec![Ok(vec![claim])]);
-        assert!(matches!(claimer.claim_due().await, Ok(ClaimResult::Claimed)));
+        assert!(matches!(claimer.claim_due().await, Ok(ClaimResult::ClaimAgain)));
         let started = test.started.deliveries.lock();
         assert_eq!((started.len(), started[0].attempt, started[0].rescues), (1, 3, 1));
     }

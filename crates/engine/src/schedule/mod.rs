@@ -55,7 +55,7 @@ impl Scheduler {
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let next_claim_at = match self.claimer.claim_due().await {
-                Ok(ClaimResult::Claimed) => self.yield_and_read_clock().await,
+                Ok(ClaimResult::ClaimAgain) => self.yield_and_read_clock().await,
                 Ok(ClaimResult::Idle(next)) => next,
                 Err(error) => {
                     tracing::warn!(%error, "claiming due deliveries failed; will retry");
@@ -74,18 +74,18 @@ impl Scheduler {
     }
 
     async fn wait_for_work(&self, until: Option<Time>) {
-        let alarm = &self.wakeups.scheduler;
-        let deadline = alarm.lower_deadline(until);
+        let wakeup = &self.wakeups.scheduler;
+        let deadline = wakeup.lower_deadline(until);
         let is_shared = self.claimer.membership.is_shared();
         let longest = if is_shared { MAX_POLL_INTERVAL_SHARED } else { MAX_POLL_INTERVAL };
         tokio::select! {
             () = self.claimer.clock.sleep_until(deadline.unwrap_or_default()), if deadline.is_some() => {}
             () = tokio::time::sleep(longest) => {}
-            () = alarm.woken() => {}
+            () = wakeup.woken() => {}
             () = self.stop.cancelled() => {}
         }
         // Work announced after this point is found by the claim that follows.
-        alarm.reset_if_passed(self.claimer.clock.now());
+        wakeup.reset_if_passed(self.claimer.clock.now());
     }
 
     /// Yields to other tasks and returns the current time as the time of the next claim.

@@ -59,8 +59,8 @@ pub(crate) struct Sender {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tracer: Arc<Tracer>,
     pub(crate) faults: Faults,
-    /// Cancels requests in flight at the drain deadline.
-    pub(crate) cancel_requests: CancellationToken,
+    /// Cuts requests in flight at the drain deadline.
+    pub(crate) cut_requests: CancellationToken,
 }
 
 impl Sender {
@@ -71,7 +71,7 @@ impl Sender {
         webhook: &ResolvedWebhook,
     ) -> AttemptResult {
         let executed_at = self.clock.now();
-        let traced = self.tracer.nanos_if_sampled(&delivery.event);
+        let started_nanos = self.tracer.nanos_if_sampled(&delivery.event);
         let id = AttemptId::new(executed_at, &clock::random_id_bytes());
         if let Some(started) = delivery.publish_started_at {
             self.dispatcher.on_fresh_sent(started);
@@ -96,16 +96,16 @@ impl Sender {
         let started = monotonic_now();
         let exchange = tokio::select! {
             exchange = self.egress.post(request) => exchange,
-            () = self.cancel_requests.cancelled() => shutdown_failure(started),
+            () = self.cut_requests.cancelled() => drain_failure(started),
         };
         self.metrics.record_exchange(&exchange.timings);
         if exchange.result.is_err() {
             self.metrics.set_egress_refused(self.egress.refusals());
         }
-        AttemptResult { id, executed_at, exchange, started_nanos: traced }
+        AttemptResult { id, executed_at, exchange, started_nanos }
     }
 
-    /// Creates the result of an attempt for a delivery that ended its senders: it counts as failed without a request.
+    /// Creates the result of an attempt for a poison delivery: it counts as failed without a request.
     pub(crate) fn failed_as_poison(&self, delivery: &LeasedDelivery) -> AttemptResult {
         let message = "the sender of this delivery died three times: its process ended, or its task panicked";
         self.failed_without_request(delivery, SendFailure::SenderDied, message)
@@ -129,7 +129,7 @@ impl Sender {
     }
 }
 
-fn shutdown_failure(started: Duration) -> Exchange {
+fn drain_failure(started: Duration) -> Exchange {
     let failed = EgressFailure {
         failure: SendFailure::DrainDeadline,
         message: "the request was cut off because the server was shutting down".into(),

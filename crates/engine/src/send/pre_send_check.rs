@@ -15,7 +15,7 @@ pub(crate) enum PreSendCheck {
     /// Send the request.
     Send,
     /// End the delivery without a request.
-    Finish(EndWithoutAttempt),
+    End(EndWithoutAttempt),
     /// Too many nodes died, or tasks panicked, while sending it: record a failed attempt.
     Poison,
     /// Another node has the lease: drop the delivery.
@@ -36,7 +36,7 @@ impl Sender {
             return Ok(PreSendCheck::LeaseLost);
         }
         if let Some(end) = end_before_send(delivery, webhook, self.clock.confirmed_now()) {
-            return Ok(PreSendCheck::Finish(end));
+            return Ok(PreSendCheck::End(end));
         }
         if delivery.sender_deaths >= decide::MAX_SENDER_DEATHS {
             return Ok(PreSendCheck::Poison);
@@ -47,7 +47,7 @@ impl Sender {
         }
         // The delivery may have been cancelled since it was started.
         if let Some(reason) = self.dispatcher.queues.cancel_reason(delivery.id) {
-            return Ok(PreSendCheck::Finish(Outcome::Cancelled(reason).into()));
+            return Ok(PreSendCheck::End(Outcome::Cancelled(reason).into()));
         }
         // The checks above may have outlasted the send lease.
         Ok(if self.membership.node_may_send() { PreSendCheck::Send } else { PreSendCheck::LeaseUncertain })

@@ -39,7 +39,10 @@ impl GateTimer {
             let ours = |webhook_id| self.owns_circuit_timer(webhook_id);
             let ticked = self.coordinator.local.tick(now, &find, &ours);
             if let Some(shared) = self.coordinator.redis() {
-                ticked.to_refresh.into_iter().for_each(|webhook| shared.refresh_circuit_later(webhook));
+                ticked
+                    .to_refresh
+                    .into_iter()
+                    .for_each(|webhook| shared.refresh_circuit_in_background(webhook));
             }
             for webhook in ticked.half_open {
                 // A probe may have been lost: admit another one.

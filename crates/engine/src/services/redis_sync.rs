@@ -156,7 +156,7 @@ impl RedisSync {
         self.coordinator.local.delegate_to_redis();
         redis.mark_up(outage > STARTUP_GRACE);
         for webhook in to_resend {
-            redis.refresh_circuit_later(webhook);
+            redis.refresh_circuit_in_background(webhook);
         }
         self.dispatcher.assignments.shares.set_undivided(true);
         self.dispatcher.apply_limit_shares();
@@ -218,7 +218,7 @@ impl RedisSync {
                             .local
                             .circuits_to_resend(&|webhook_id| self.router.webhook(webhook_id))
                         {
-                            redis.refresh_circuit_later(webhook);
+                            redis.refresh_circuit_in_background(webhook);
                         }
                     }
                 }
@@ -257,7 +257,7 @@ impl RedisSync {
                         PeerMessage::Slots(webhook_id, nodes) => redis.on_slot_demand(webhook_id, nodes),
                         PeerMessage::Circuit(webhook_id) => {
                             if let Some(webhook) = self.router.webhook(webhook_id) {
-                                redis.refresh_circuit_later(webhook);
+                                redis.refresh_circuit_in_background(webhook);
                             }
                         }
                     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, StreamExt, stream};
 use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
 use redrive_engine::{EventDraft, PublishReceipt, ReplayTo};
 use redrive_store::{EventFilter, ListingPage, PageRequest, StoreError, StoredEvent};
@@ -14,7 +14,10 @@ use super::{
     quota::QuotaReservation,
 };
 
-/// An event of a batch whose quota is reserved.
+/// Tenants whose events of one batch are published at the same time.
+const MAX_CONCURRENT_TENANTS: usize = 16;
+
+/// An event of a batch whose quota is reserved until the batch ends.
 struct ReservedEvent<'a> {
     index: usize,
     draft: EventDraft,
@@ -38,7 +41,7 @@ impl App {
     }
 
     /// Publishes events, those of each tenant in their order. The results have the order of the drafts. An event that is
-    /// invalid, or whose checks would exceed `max_work` with those before it, is refused alone; one that cannot be stored
+    /// invalid, or whose checks would exceed its tenant's part of `max_work`, is refused alone; one that cannot be stored
     /// now, or is over a quota, is refused with all events of its tenant that come after it.
     pub async fn publish_batch(
         &self,
@@ -47,10 +50,10 @@ impl App {
     ) -> Vec<Result<PublishReceipt, AppError>> {
         let mut results: Vec<_> = drafts.iter().map(|_| None).collect();
         let mut tenants: BTreeMap<TenantId, Vec<ReservedEvent<'_>>> = BTreeMap::new();
-        let mut over_quota: BTreeMap<TenantId, AppError> = BTreeMap::new();
+        let mut refused: BTreeMap<TenantId, AppError> = BTreeMap::new();
         for (index, draft) in drafts.into_iter().enumerate() {
             let tenant_id = draft.tenant_id.clone();
-            let checked = match over_quota.get(&tenant_id) {
+            let checked = match refused.get(&tenant_id) {
                 Some(error) => Err(error.clone()),
                 None => self.check_limits(&draft).await,
             };
@@ -59,17 +62,24 @@ impl App {
                     tenants.entry(tenant_id).or_default().push(ReservedEvent { index, draft, reserved })
                 }
                 Err(error) => {
-                    if let AppError::OverQuota { .. } = error {
-                        over_quota.insert(tenant_id, error.clone());
+                    // It may be published later, so nothing behind it may be published before it.
+                    if let AppError::OverQuota { .. } | AppError::Store(_) | AppError::NotFound(_) = error {
+                        refused.insert(tenant_id, error.clone());
                     }
                     results[index] = Some(Err(error));
                 }
             }
         }
-        let publishing =
-            tenants.into_iter().map(|(tenant_id, events)| self.publish_reserved(tenant_id, events, max_work));
-        for (index, result) in join_all(publishing).await.into_iter().flatten() {
-            results[index] = Some(result);
+        let max_work = max_work / (tenants.len() as u64).max(1);
+        let publishing: Vec<_> = tenants
+            .into_iter()
+            .map(|(tenant_id, events)| self.publish_reserved(tenant_id, events, max_work).boxed())
+            .collect();
+        let mut publishing = stream::iter(publishing).buffer_unordered(MAX_CONCURRENT_TENANTS);
+        while let Some(published) = publishing.next().await {
+            for (index, result) in published {
+                results[index] = Some(result);
+            }
         }
         let missing = || Err(AppError::Store(StoreError::Unavailable("the event was not published".into())));
         results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()

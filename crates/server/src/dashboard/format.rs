@@ -125,7 +125,7 @@ pub(super) fn wait_cause(name: &str) -> &'static str {
 /// Describes pending deliveries by the cause that delays them, given its API name.
 pub(super) fn wait_text(name: &str) -> String {
     match name == WaitingOn::Schedule.name() {
-        true => "scheduled for a later attempt".to_owned(),
+        true => "scheduled for later".to_owned(),
         false => format!("blocked by: {}", wait_cause(name)),
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     fn pending_deliveries_are_described_by_cause() {
         assert_eq!(wait_text("circuit_open"), "blocked by: open circuit");
         assert_eq!(wait_text("in_flight_limit"), "blocked by: concurrency limit reached");
-        assert_eq!(wait_text("schedule"), "scheduled for a later attempt");
+        assert_eq!(wait_text("schedule"), "scheduled for later");
     }
 
     #[test]

@@ -252,7 +252,7 @@ enum PublishFailureAction {
 }
 
 /// The result of a batch: each message with that of its event.
-type Published = Vec<(PendingMessage, Result<PublishReceipt, AppError>)>;
+type BatchResult = Vec<(PendingMessage, Result<PublishReceipt, AppError>)>;
 
 /// The messages of one connection.
 struct SourceSession<'a> {
@@ -260,13 +260,16 @@ struct SourceSession<'a> {
     /// Messages whose events are to be published, in the order of arrival.
     waiting: VecDeque<PendingMessage>,
     /// The running batch. There is at most one, so that no message overtakes another.
-    publishing: Option<BoxFuture<'a, Published>>,
+    publishing: Option<BoxFuture<'a, BatchResult>>,
+    /// The message that is being parsed. A large one may wait for a checking thread, while the running batch goes on.
+    parsing: Option<BoxFuture<'a, (Message, Result<EventDraft, AppError>)>>,
     /// Running acknowledgements, and rejections that end with one.
     closing: FuturesUnordered<BoxFuture<'a, Result<(), lapin::Error>>>,
     /// Timer of the next batch after a failure.
     wake: Pin<Box<Sleep>>,
     /// Whether the last batch failed. The next one then has one message, and begins when `wake` ends.
     is_backing_off: bool,
+    is_finishing: bool,
     backoff: OutageBackoff,
 }
 
@@ -276,9 +279,11 @@ impl<'a> SourceSession<'a> {
             source,
             waiting: VecDeque::new(),
             publishing: None,
+            parsing: None,
             closing: FuturesUnordered::new(),
             wake: Box::pin(sleep(Duration::ZERO)),
             is_backing_off: false,
+            is_finishing: false,
             backoff: OutageBackoff::default(),
         }
     }
@@ -293,21 +298,37 @@ impl<'a> SourceSession<'a> {
             }
             tokio::select! {
                 biased;
-                published = finish_batch(&mut self.publishing) => self.settle(published),
+                published = finish(&mut self.publishing) => {
+                    self.publishing = None;
+                    self.settle(published);
+                }
+                (message, parsed) = finish(&mut self.parsing) => {
+                    self.parsing = None;
+                    self.add_parsed(message, parsed);
+                }
                 Some(closed) = self.closing.next() => closed?,
                 () = self.wake.as_mut(), if may_retry => self.publish(1),
-                next = consumer.next() => match next {
-                    Some(delivery) => self.handle_message(delivery?).await,
+                next = consumer.next(), if self.parsing.is_none() => match next {
+                    Some(delivery) => self.parse(delivery?),
                     None => return Err(SessionError::Cancelled),
                 },
             }
         }
     }
 
-    async fn handle_message(&mut self, delivery: Delivery) {
+    /// Begins to parse a message.
+    fn parse(&mut self, delivery: Delivery) {
         let Delivery { acker, properties, data, .. } = delivery;
-        let message = Message { acker, properties, body: data.into() };
-        match self.source.parse(&message).await {
+        let (source, message) = (self.source, Message { acker, properties, body: data.into() });
+        let parsing = async move {
+            let parsed = source.parse(&message).await;
+            (message, parsed)
+        };
+        self.parsing = Some(parsing.boxed());
+    }
+
+    fn add_parsed(&mut self, message: Message, parsed: Result<EventDraft, AppError>) {
+        match parsed {
             Err(problem) => self.reject(message, reason(&problem)),
             Ok(draft) => self.waiting.push_back(PendingMessage { message, draft }),
         }
@@ -337,8 +358,7 @@ impl<'a> SourceSession<'a> {
     }
 
     /// Acknowledges, rejects or keeps each message of a batch by its result.
-    fn settle(&mut self, published: Published) {
-        self.publishing = None;
+    fn settle(&mut self, published: BatchResult) {
         let (mut failed, mut retry) = (None, Vec::new());
         for (pending, result) in published {
             match result.map_err(|error| (failure_action(&error), error)) {
@@ -359,6 +379,8 @@ impl<'a> SourceSession<'a> {
             self.waiting.push_front(pending);
         }
         match failed {
+            // Messages that a stopping source has not published stay in their queue.
+            _ if self.is_finishing => self.waiting.clear(),
             Some((at_least, error)) => self.back_off(at_least, &error),
             None => self.resume(),
         }
@@ -398,6 +420,7 @@ impl<'a> SourceSession<'a> {
 
     /// Stops consuming and finishes running publishes, up to the timeout.
     async fn finish(&mut self, channel: Channel, consumer: &Consumer, timeout: Duration) {
+        (self.is_finishing, self.parsing) = (true, None);
         self.waiting.clear();
         // RabbitMQ requeues messages that it still delivers when the connection closes, so a server that does not respond
         // to the cancellation need not be waited for.
@@ -411,10 +434,9 @@ impl<'a> SourceSession<'a> {
             loop {
                 let is_idle = self.publishing.is_none();
                 tokio::select! {
-                    published = finish_batch(&mut self.publishing) => {
+                    published = finish(&mut self.publishing) => {
+                        self.publishing = None;
                         self.settle(published);
-                        // Messages that were not stored stay in their queue.
-                        self.waiting.clear();
                     }
                     Some(_) = self.closing.next() => {}
                     // A message that cannot be moved to the reject queue stays in its queue, so shutdown need not wait for it.
@@ -430,16 +452,16 @@ impl<'a> SourceSession<'a> {
     /// without the wait, a redelivered message could be published concurrently.
     async fn await_pending_publishes(&mut self) {
         if self.publishing.is_some() {
-            let publishing = finish_batch(&mut self.publishing);
+            let publishing = finish(&mut self.publishing);
             tokio::time::timeout(PUBLISH_FLUSH_TIMEOUT, publishing).await.ok();
         }
     }
 }
 
-/// Waits for the running batch; for ever if there is none.
-async fn finish_batch(publishing: &mut Option<BoxFuture<'_, Published>>) -> Published {
-    match publishing {
-        Some(publishing) => publishing.await,
+/// Waits for a future; for ever if there is none.
+async fn finish<T>(future: &mut Option<BoxFuture<'_, T>>) -> T {
+    match future {
+        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }

@@ -340,7 +340,7 @@ async fn record(tx: Tx, outcomes: &[&Arc<OutcomeRecord>]) -> Result<Vec<RecordRe
     Ok(results.into_iter().map(|result| result.unwrap_or(RecordResult::Fenced)).collect())
 }
 
-/// OutcomeRecord whose lease was deleted.
+/// Outcome whose lease was deleted.
 struct Leased<'a> {
     at: usize,
     outcome: &'a OutcomeRecord,

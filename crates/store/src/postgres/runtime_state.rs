@@ -408,7 +408,7 @@ pub(super) async fn clear_failures(tx: &Session, webhook: &Webhook) -> Result<()
 
 /// Stores whether a webhook is paused. Returns `true` if that has changed: its lanes must be recomputed then.
 pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
-    let paused = webhook.state.is_holding();
+    let paused = webhook.state.parks_deliveries();
     let was =
         tx.query_opt("SELECT paused FROM webhook_runtime WHERE webhook_id = $1", &[&Col(webhook.id)]).await?;
     if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {

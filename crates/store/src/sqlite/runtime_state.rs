@@ -279,7 +279,7 @@ pub(super) fn clear_failures(transaction: &Transaction<'_>, webhook: &Webhook) -
 
 /// Stores whether a webhook is paused. If that has changed, its lanes are recomputed.
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
-    let paused = webhook.state.is_holding();
+    let paused = webhook.state.parks_deliveries();
     let was: Option<bool> = transaction
         .prepare_cached("SELECT paused FROM webhook_runtime WHERE webhook_id = ?")?
         .query_row([Col(webhook.id)], |row| row.get(0))

@@ -204,7 +204,7 @@ impl RedisCoordinator {
     }
 
     /// Refreshes the local state of a webhook's circuit without waiting for the reply.
-    pub(crate) fn refresh_circuit_later(&self, webhook: Arc<ResolvedWebhook>) {
+    pub(crate) fn refresh_circuit_in_background(&self, webhook: Arc<ResolvedWebhook>) {
         let pending = &mut *self.pending.lock();
         if self.is_up() {
             pending.ops.push(Op::Refresh(webhook, None));

@@ -162,7 +162,7 @@ impl TicketConsumer {
         connection: &Connection,
         buffer: &TicketBuffer,
     ) -> Result<(), BrokerError> {
-        let (mut scheduler, mut shunned) = (WeightedScheduler::default(), SkippedWebhooks::new());
+        let (mut scheduler, mut skipped) = (WeightedScheduler::default(), SkippedWebhooks::new());
         loop {
             if self.stop.is_cancelled() || self.claimer.dispatcher.queues.is_draining() {
                 return Ok(());
@@ -179,7 +179,7 @@ impl TicketConsumer {
                 continue;
             }
             let Batch { messages, deliveries: ready } = broker.gather(buffer, &mut scheduler).await;
-            if !self.claim_batch(broker, ready, &mut shunned).await {
+            if !self.claim_batch(broker, ready, &mut skipped).await {
                 return Ok(());
             }
             for message in messages {
@@ -196,10 +196,10 @@ impl TicketConsumer {
         self: &Arc<Self>,
         broker: &TicketBroker,
         mut ready: DeliveriesByLane,
-        shunned: &mut SkippedWebhooks,
+        skipped: &mut SkippedWebhooks,
     ) -> bool {
         let (started, mut message) = (monotonic_now(), false);
-        shunned.retain(|_, until| *until > started);
+        skipped.retain(|_, until| *until > started);
         while !ready.is_empty() {
             let ready_now = Arc::new(std::mem::take(&mut ready));
             let pause = match self.claim_and_accept(ready_now.clone()).await {
@@ -207,10 +207,10 @@ impl TicketConsumer {
                     ready = rest;
                     let late = monotonic_now().saturating_sub(started) >= WEBHOOK_CAPACITY_TIMEOUT;
                     ready.retain(|key, named| {
-                        let leave = late || shunned.contains_key(&key.webhook_id);
+                        let leave = late || skipped.contains_key(&key.webhook_id);
                         if leave {
                             broker.metrics.skipped.inc_by(named.len() as u64);
-                            shunned.entry(key.webhook_id).or_insert(started + WEBHOOK_SKIP_PERIOD);
+                            skipped.entry(key.webhook_id).or_insert(started + WEBHOOK_SKIP_PERIOD);
                         }
                         !leave
                     });
@@ -309,7 +309,7 @@ impl TicketConsumer {
         };
         if !webhook.tenant.is_served()
             || webhook.state != WebhookState::Active
-            || claimer.dispatcher.assignments.needs_assignment(&webhook)
+            || claimer.dispatcher.assignments.needs_assigned_node(&webhook)
         {
             return Ok(none);
         }

@@ -1,6 +1,6 @@
 //! `POST /v1/events` and `/v1/events/batch`: parse and publish events.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use axum::{
     extract::State,
@@ -214,12 +214,13 @@ pub(super) async fn publish_batch(
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
     let (trace, hops) = (trace::from_headers(&raw.headers), hops_of(&raw.headers)?);
+    let mut tenants = BTreeMap::new();
     let (mut results, mut drafts, mut inline_work) = (Vec::with_capacity(events.len()), Vec::new(), 0);
     for event in &events {
         let work = parse_work(event, mode);
         let parsed = parse_item(&app, event, &raw.body, mode, &tenant, work).await?;
         let parsed = match parsed {
-            Ok((draft, named)) => resolve_item(&app, &caller, draft, named).await,
+            Ok((draft, named)) => resolve_item(&app, &caller, &mut tenants, draft, named).await,
             Err(error) => Err(error),
         };
         match parsed {
@@ -290,19 +291,25 @@ fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<P
     Ok((to_draft(event, body, tenant_id.clone())?, named))
 }
 
-/// Sets the tenant that an event of a batch names; only an admin may name others.
+/// Sets the tenant that an event of a batch names; only an admin may name others. `known` are the tenants that events
+/// before it have named.
 async fn resolve_item(
     app: &AppState,
     caller: &Actor,
+    known: &mut BTreeMap<String, Result<TenantId, AppError>>,
     draft: EventDraft,
     named: Option<String>,
 ) -> Result<EventDraft, AppError> {
-    match named.filter(|named| *named != draft.tenant_id.as_str()) {
-        Some(named) => {
-            Ok(EventDraft { tenant_id: app.resolve_tenant(caller, Some(&named)).await?.id, ..draft })
+    let Some(named) = named.filter(|named| *named != draft.tenant_id.as_str()) else { return Ok(draft) };
+    let resolved = match known.get(&named) {
+        Some(resolved) => resolved.clone(),
+        None => {
+            let resolved = app.resolve_tenant(caller, Some(&named)).await.map(|tenant| tenant.id);
+            known.insert(named, resolved.clone());
+            resolved
         }
-        None => Ok(draft),
-    }
+    };
+    Ok(EventDraft { tenant_id: resolved?, ..draft })
 }
 
 fn batch_item(result: Result<PublishReceipt, AppError>) -> BatchItem {

@@ -245,7 +245,7 @@ pub(super) fn describe_breaker(policy: &BreakerPolicy) -> String {
     }
     format!(
         "Opens when {} % or more of at least {} attempts within {} fail. After {}, up to {} test requests (probes) \
-         are sent: the circuit closes if {} % of them succeed; otherwise the wait doubles, up to a day.",
+         are sent: the circuit closes if {} % of them succeed; otherwise it opens again, for twice as long, up to a day.",
         policy.error_threshold_percentage,
         policy.minimum_throughput,
         format::format_duration(policy.window),
