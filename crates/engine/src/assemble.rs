@@ -85,7 +85,7 @@ pub(crate) struct Base {
     pub(crate) stop: CancellationToken,
 }
 
-/// The components of the data path.
+/// The components of the data data_path.
 pub(crate) struct DataPath {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
@@ -100,7 +100,7 @@ pub(crate) struct DataPath {
 }
 
 impl Engine {
-    /// Takes an epoch and starts the data path. Leases of former processes are rescued in the background.
+    /// Takes an epoch and starts the data data_path. Leases of former processes are rescued in the background.
     pub async fn start(
         store: Arc<dyn Store>,
         egress: Client,
@@ -133,13 +133,13 @@ impl Engine {
             clock,
             stop,
         };
-        let path = base.build_data_path(egress.clone(), tickets, link.is_some());
-        let effects: Arc<dyn DeliveryHandler> = path.deliverer.clone();
-        path.dispatcher.set_handler(Arc::downgrade(&effects));
-        let poisoned = path.dispatcher.queues.poisoned().clone();
+        let data_path = base.build_data_path(egress.clone(), tickets, link.is_some());
+        let effects: Arc<dyn DeliveryHandler> = data_path.deliverer.clone();
+        data_path.dispatcher.set_handler(Arc::downgrade(&effects));
+        let poisoned = data_path.dispatcher.queues.poisoned().clone();
         let supervisor =
             Supervisor::start(ServiceMetrics::new(registry), base.stop.clone(), poisoned, &base.faults);
-        let components = base.start_services(path, supervisor, egress, timekeeping, cursor, link).await;
+        let components = base.start_services(data_path, supervisor, egress, timekeeping, cursor, link).await;
         components.map(|components| Self(Arc::new(components))).inspect_err(|_| base.stop.cancel())
     }
 
@@ -340,7 +340,7 @@ impl Base {
     /// Builds the services on top of the data path and starts them.
     async fn start_services(
         &self,
-        path: DataPath,
+        data_path: DataPath,
         supervisor: Arc<Supervisor>,
         egress: Client,
         timekeeping: Timekeeping,
@@ -351,16 +351,16 @@ impl Base {
             store: self.store.clone(),
             clock: self.clock.clone(),
             membership: self.membership.clone(),
-            coordinator: path.coordinator.clone(),
-            dispatcher: path.dispatcher.clone(),
+            coordinator: data_path.coordinator.clone(),
+            dispatcher: data_path.dispatcher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
         });
-        self.start_cluster(&path, &supervisor, &timekeeper, cursor, link).await?;
-        self.start_delivery(&path, &supervisor);
-        self.start_tickets(&path, &supervisor);
+        self.start_cluster(&data_path, &supervisor, &timekeeper, cursor, link).await?;
+        self.start_delivery(&data_path, &supervisor);
+        self.start_tickets(&data_path, &supervisor);
         let timekeeper_service = timekeeper.clone();
         let mut timekeeping = timekeeping;
         supervisor.run(Service::new("timekeeping", Auxiliary, move || {
@@ -377,17 +377,17 @@ impl Base {
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
-            router: path.router.clone(),
-            coordinator: path.coordinator.clone(),
-            dispatcher: path.dispatcher.clone(),
-            circuits: path.circuits.clone(),
-            recorder: path.recorder.clone(),
-            rollups: path.rollups.clone(),
+            router: data_path.router.clone(),
+            coordinator: data_path.coordinator.clone(),
+            dispatcher: data_path.dispatcher.clone(),
+            circuits: data_path.circuits.clone(),
+            recorder: data_path.recorder.clone(),
+            rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
         });
-        self.start_expiry(&path, &supervisor, &control, egress);
-        let statistics = self.start_statistics(&path, &supervisor);
-        let notifier = self.start_notifications(&path, &supervisor, &statistics);
+        self.start_expiry(&data_path, &supervisor, &control, egress);
+        let statistics = self.start_statistics(&data_path, &supervisor);
+        let notifier = self.start_notifications(&data_path, &supervisor, &statistics);
         let pruner = Arc::new(Pruner {
             mail_addresses: self.store.clone(),
             notifications: self.store.clone(),
@@ -404,10 +404,10 @@ impl Base {
             operations: self.store.clone(),
             clock: self.clock.clone(),
             membership: self.membership.clone(),
-            router: path.router.clone(),
-            recorder: path.recorder.clone(),
-            checker: path.publisher.checker.clone(),
-            rollups: path.rollups.clone(),
+            router: data_path.router.clone(),
+            recorder: data_path.recorder.clone(),
+            checker: data_path.publisher.checker.clone(),
+            rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
             held: Default::default(),
@@ -415,8 +415,8 @@ impl Base {
         supervisor.start_service("bulk_operations", Auxiliary, &operations, OperationRunner::run);
         Ok(Components {
             store: self.store.clone(),
-            dispatcher: path.dispatcher,
-            publisher: path.publisher,
+            dispatcher: data_path.dispatcher,
+            publisher: data_path.publisher,
             control,
             timekeeper,
             statistics,
@@ -427,15 +427,15 @@ impl Base {
             #[cfg(feature = "fault_injection")]
             faults: self.faults.clone(),
             stop: self.stop.clone(),
-            cut_requests: path.cut_requests,
-            _deliverer: path.deliverer,
+            cut_requests: data_path.cut_requests,
+            _deliverer: data_path.deliverer,
         })
     }
 
     /// Starts what connects this node with others, and restores what blocks webhooks; nothing is sent before that.
     async fn start_cluster(
         &self,
-        path: &DataPath,
+        data_path: &DataPath,
         supervisor: &Supervisor,
         timekeeper: &Arc<Timekeeper>,
         cursor: ChangeCursor,
@@ -451,27 +451,27 @@ impl Base {
             rescuing: Default::default(),
         });
         if !self.membership.is_shared() {
-            path.circuits.restore_runtime().await?;
+            data_path.circuits.restore_runtime_state().await?;
             supervisor.start_service("rescue", Once, &rescuer, Rescuer::rescue_all);
             return Ok(());
         }
-        let (settings, dispatcher) = (self.settings.clone(), path.dispatcher.clone());
+        let (settings, dispatcher) = (self.settings.clone(), data_path.dispatcher.clone());
         let heartbeat = Arc::new(HeartbeatSender::new(settings, dispatcher, timekeeper.clone(), rescuer));
         heartbeat.send_first_heartbeat().await;
-        path.circuits.restore_runtime().await?;
+        data_path.circuits.restore_runtime_state().await?;
         let feed = Arc::new(ChangeFeed {
             log: self.store.clone(),
             runtime_state: self.store.clone(),
-            router: path.router.clone(),
-            coordinator: path.coordinator.clone(),
-            dispatcher: path.dispatcher.clone(),
-            circuits: path.circuits.clone(),
-            recorder: path.recorder.clone(),
+            router: data_path.router.clone(),
+            coordinator: data_path.coordinator.clone(),
+            dispatcher: data_path.dispatcher.clone(),
+            circuits: data_path.circuits.clone(),
+            recorder: data_path.recorder.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });
         feed.subscribe_to_hints();
-        self.start_redis(path, supervisor, link);
+        self.start_redis(data_path, supervisor, link);
         supervisor.start_service("heartbeat", Essential, &heartbeat, HeartbeatSender::run);
         let mut is_restart = false;
         supervisor.start_service("change_feed", Essential, &feed, move |feed| {
@@ -484,10 +484,10 @@ impl Base {
         Ok(())
     }
 
-    fn start_redis(&self, path: &DataPath, supervisor: &Supervisor, link: Option<RedisLink>) {
+    fn start_redis(&self, data_path: &DataPath, supervisor: &Supervisor, link: Option<RedisLink>) {
         let (Some(link), Some(settings)) = (link, &self.settings.redis) else { return };
-        let Some(redis) = path.coordinator.configured_redis() else { return };
-        path.coordinator.local.enter_fallback(self.clock.now());
+        let Some(redis) = data_path.coordinator.configured_redis() else { return };
+        data_path.coordinator.local.enter_fallback(self.clock.now());
         self.metrics.redis_fallback.set(1);
         let sync = Arc::new(RedisSync {
             change_log: self.store.clone(),
@@ -495,10 +495,10 @@ impl Base {
             clock: self.clock.clone(),
             settings: settings.clone(),
             membership: self.membership.clone(),
-            router: path.router.clone(),
-            coordinator: path.coordinator.clone(),
-            dispatcher: path.dispatcher.clone(),
-            circuits: path.circuits.clone(),
+            router: data_path.router.clone(),
+            coordinator: data_path.coordinator.clone(),
+            dispatcher: data_path.dispatcher.clone(),
+            circuits: data_path.circuits.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
@@ -507,11 +507,11 @@ impl Base {
         supervisor.run(sync.into_service(redis.clone(), link));
     }
 
-    /// Starts the services of the delivery path.
-    fn start_delivery(&self, path: &DataPath, supervisor: &Arc<Supervisor>) {
+    /// Starts the services of the delivery data_path.
+    fn start_delivery(&self, data_path: &DataPath, supervisor: &Arc<Supervisor>) {
         if self.settings.role.sends() {
             let scheduler = Arc::new(Scheduler {
-                claimer: path.claimer.clone(),
+                claimer: data_path.claimer.clone(),
                 wakeups: self.wakeups.clone(),
                 stop: self.stop.clone(),
             });
@@ -520,10 +520,10 @@ impl Base {
         let gate_timer = Arc::new(GateTimer {
             clock: self.clock.clone(),
             membership: self.membership.clone(),
-            router: path.router.clone(),
-            coordinator: path.coordinator.clone(),
-            dispatcher: path.dispatcher.clone(),
-            circuits: path.circuits.clone(),
+            router: data_path.router.clone(),
+            coordinator: data_path.coordinator.clone(),
+            dispatcher: data_path.dispatcher.clone(),
+            circuits: data_path.circuits.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });
@@ -531,13 +531,13 @@ impl Base {
         let releaser = Arc::new(Releaser {
             store: self.store.clone(),
             clock: self.clock.clone(),
-            dispatcher: path.dispatcher.clone(),
+            dispatcher: data_path.dispatcher.clone(),
             stop: self.stop.clone(),
         });
         supervisor.start_service("releaser", Essential, &releaser, Releaser::run);
         let retrier = Arc::new(OutcomeRetrier {
             store: self.store.clone(),
-            recorder: path.recorder.clone(),
+            recorder: data_path.recorder.clone(),
             supervisor: supervisor.clone(),
         });
         supervisor.start_service("outcome_retry", Essential, &retrier, OutcomeRetrier::run);
@@ -547,8 +547,8 @@ impl Base {
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
-            router: path.router.clone(),
-            dispatcher: path.dispatcher.clone(),
+            router: data_path.router.clone(),
+            dispatcher: data_path.dispatcher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
@@ -557,8 +557,8 @@ impl Base {
     }
 
     /// Starts the ticket publisher if this node serves the API, and the consumer if it sends.
-    fn start_tickets(&self, path: &DataPath, supervisor: &Supervisor) {
-        let Some(broker) = &path.publisher.tickets else { return };
+    fn start_tickets(&self, data_path: &DataPath, supervisor: &Supervisor) {
+        let Some(broker) = &data_path.publisher.tickets else { return };
         if self.settings.role.serves_api() {
             broker.require_publish_link();
             let service = Arc::new(TicketPublisherService {
@@ -572,7 +572,7 @@ impl Base {
             broker.require_consume_link();
             let consumer = Arc::new(TicketConsumer {
                 broker: broker.clone(),
-                claimer: path.claimer.clone(),
+                claimer: data_path.claimer.clone(),
                 stop: self.stop.clone(),
             });
             supervisor.start_service("ticket_consumer", Auxiliary, &consumer, TicketConsumer::run);
@@ -580,13 +580,19 @@ impl Base {
     }
 
     /// Starts what ends deliveries and webhooks, verifies endpoints, and keeps tables small.
-    fn start_expiry(&self, path: &DataPath, supervisor: &Supervisor, control: &Arc<Control>, egress: Client) {
+    fn start_expiry(
+        &self,
+        data_path: &DataPath,
+        supervisor: &Supervisor,
+        control: &Arc<Control>,
+        egress: Client,
+    ) {
         let verifier = Arc::new(Verifier {
             egress,
             clock: self.clock.clone(),
             settings: self.settings.clone(),
-            router: path.router.clone(),
-            dispatcher: path.dispatcher.clone(),
+            router: data_path.router.clone(),
+            dispatcher: data_path.dispatcher.clone(),
             control: control.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
@@ -596,13 +602,13 @@ impl Base {
         let expiry = Arc::new(Expiry {
             store: self.store.clone(),
             clock: self.clock.clone(),
-            router: path.router.clone(),
-            dispatcher: path.dispatcher.clone(),
-            recorder: path.recorder.clone(),
+            router: data_path.router.clone(),
+            dispatcher: data_path.dispatcher.clone(),
+            recorder: data_path.recorder.clone(),
             control: control.clone(),
             verifier,
             metrics: self.metrics.clone(),
-            rollups: path.rollups.clone(),
+            rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });
@@ -610,7 +616,7 @@ impl Base {
         let cancellation = Arc::new(Cancellation {
             store: self.store.clone(),
             clock: self.clock.clone(),
-            rollups: path.rollups.clone(),
+            rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });
@@ -624,13 +630,13 @@ impl Base {
         supervisor.start_service("maintenance", Auxiliary, &maintenance, MaintenanceService::run);
     }
 
-    fn start_statistics(&self, path: &DataPath, supervisor: &Supervisor) -> Arc<StatisticsService> {
+    fn start_statistics(&self, data_path: &DataPath, supervisor: &Supervisor) -> Arc<StatisticsService> {
         let statistics = Arc::new(StatisticsService {
             store: self.store.clone(),
             clock: self.clock.clone(),
-            router: path.router.clone(),
-            coordinator: path.coordinator.clone(),
-            buffer: path.rollups.clone(),
+            router: data_path.router.clone(),
+            coordinator: data_path.coordinator.clone(),
+            buffer: data_path.rollups.clone(),
             stop: self.stop.clone(),
         });
         supervisor.start_service("rollup_flush", Auxiliary, &statistics, StatisticsService::run);
@@ -639,7 +645,7 @@ impl Base {
 
     fn start_notifications(
         &self,
-        path: &DataPath,
+        data_path: &DataPath,
         supervisor: &Supervisor,
         statistics: &Arc<StatisticsService>,
     ) -> Arc<Notifier> {
@@ -650,8 +656,8 @@ impl Base {
             tenancy: self.store.clone(),
             clock: self.clock.clone(),
             settings: self.settings.clone(),
-            router: path.router.clone(),
-            publisher: path.publisher.clone(),
+            router: data_path.router.clone(),
+            publisher: data_path.publisher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
             runtime: self.runtime.clone(),
@@ -677,7 +683,7 @@ impl Base {
             settings: self.settings.clone(),
             membership: self.membership.clone(),
             statistics: statistics.clone(),
-            dns_suspects: path.deliverer.dns_suspects.clone(),
+            dns_suspects: data_path.deliverer.dns_suspects.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });

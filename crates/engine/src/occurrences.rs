@@ -23,9 +23,9 @@ pub(crate) fn occurrence(
     webhook_id: Option<WebhookId>,
     kind: NotificationKind,
     at: Time,
-    facts: OccurrenceDetails,
+    details: OccurrenceDetails,
 ) -> Occurrence {
-    Occurrence { tenant_id: tenant_id.clone(), webhook_id, kind, at, count: 1, facts }
+    Occurrence { tenant_id: tenant_id.clone(), webhook_id, kind, at, count: 1, details }
 }
 
 /// Returns the occurrence for a delivery that ends dead. Returns `None` for Redrive's own events: a notification
@@ -39,7 +39,7 @@ pub(crate) fn delivery_dead(
     if event_type::is_reserved(&delivery.event.event_type) {
         return None;
     }
-    let facts = OccurrenceDetails {
+    let details = OccurrenceDetails {
         reason: Some(reason.name().into()),
         message: message.map(shortened),
         delivery_id: Some(delivery.id),
@@ -51,7 +51,7 @@ pub(crate) fn delivery_dead(
         Some(delivery.webhook_id),
         NotificationKind::DeliveryDead,
         at,
-        facts,
+        details,
     ))
 }
 
@@ -74,25 +74,25 @@ pub(crate) fn circuit_transition(change: &CircuitChange) -> Option<Occurrence> {
     if change.saved.forced.is_some() {
         return None;
     }
-    let (kind, facts) = match (change.transition.from, change.saved.state) {
+    let (kind, details) = match (change.transition.from, change.saved.state) {
         (CircuitState::Closed, CircuitState::Open) => {
             let counts = &change.saved.counts;
             let message = format!("{} of {} attempts failed", counts.failed, counts.total);
             let reason = worst(counts).map(|category| category.name().to_owned());
-            let facts = OccurrenceDetails {
+            let details = OccurrenceDetails {
                 reason,
                 message: Some(message),
                 until: change.saved.until,
                 ..OccurrenceDetails::default()
             };
-            (NotificationKind::CircuitOpened, facts)
+            (NotificationKind::CircuitOpened, details)
         }
         (CircuitState::Open | CircuitState::HalfOpen, CircuitState::Closed) => {
             (NotificationKind::CircuitRecovered, OccurrenceDetails::default())
         }
         _ => return None,
     };
-    Some(occurrence(&change.tenant_id, Some(change.webhook_id), kind, change.transition.at, facts))
+    Some(occurrence(&change.tenant_id, Some(change.webhook_id), kind, change.transition.at, details))
 }
 
 /// Returns the most frequent failure category.
@@ -114,12 +114,12 @@ pub(crate) fn webhook_disabled(
         REASON_NOT_VERIFIED => "not_verified",
         _ => "failing",
     };
-    let facts = OccurrenceDetails {
+    let details = OccurrenceDetails {
         reason: Some(reason.into()),
         message: Some(shortened(why)),
         ..OccurrenceDetails::default()
     };
-    occurrence(tenant_id, Some(webhook_id), NotificationKind::WebhookDisabled, at, facts)
+    occurrence(tenant_id, Some(webhook_id), NotificationKind::WebhookDisabled, at, details)
 }
 
 /// Returns the occurrence for a change that disabled the webhook, else `None`.

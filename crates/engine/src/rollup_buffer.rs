@@ -33,7 +33,7 @@ pub(crate) struct RollupBuffer {
     /// Batch that is being stored.
     pub(crate) flushing: Mutex<Option<Arc<FlushBatch>>>,
     /// Sequence number for consistent reads, raised when a flush starts or ends: if it did not change while memory and
-    /// store were read, no rollup was missed or counted twice, except between a commit and its acknowledgement.
+    /// store were read, no rollup was missed or counted twice.
     pub(crate) flush_seq: AtomicU64,
     /// Serializes flushes.
     pub(crate) turn: tokio::sync::Mutex<()>,

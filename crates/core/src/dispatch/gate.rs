@@ -25,7 +25,7 @@ pub enum WaitingOn {
     Order,
     /// The webhook to be resumed.
     Paused,
-    /// A free slot of the tenant, the destination host or the node.
+    /// A free slot of the tenant, the destination host or the node, or free memory.
     Capacity,
     /// A worker of the pool that its tenant is routed to.
     Pool,

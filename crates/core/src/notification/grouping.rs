@@ -90,13 +90,13 @@ pub struct OccurrenceGroup {
     /// Time of the last occurrence.
     pub last_at: Time,
     /// Details of the last occurrence.
-    pub facts: OccurrenceDetails,
+    pub details: OccurrenceDetails,
 }
 
 impl OccurrenceGroup {
     fn from_occurrence(occurrence: &Occurrence) -> Self {
-        let (at, facts) = (occurrence.at, occurrence.facts.clone());
-        Self { count: u64::from(occurrence.count), first_at: at, last_at: at, facts }
+        let (at, details) = (occurrence.at, occurrence.details.clone());
+        Self { count: u64::from(occurrence.count), first_at: at, last_at: at, details }
     }
 
     fn add(&mut self, kind: NotificationKind, other: Self) {
@@ -106,7 +106,7 @@ impl OccurrenceGroup {
         };
         self.first_at = self.first_at.min(other.first_at);
         if other.last_at >= self.last_at {
-            (self.last_at, self.facts) = (other.last_at, other.facts);
+            (self.last_at, self.details) = (other.last_at, other.details);
         }
     }
 }
@@ -139,7 +139,7 @@ pub fn merge<'a>(
 ///
 /// let (kind, intervals) = (NotificationKind::DeliveryDead, GroupIntervals::default());
 /// let at = Time::from_secs(1_000);
-/// let once = || OccurrenceGroup { count: 1, first_at: at, last_at: at, facts: OccurrenceDetails::default() };
+/// let once = || OccurrenceGroup { count: 1, first_at: at, last_at: at, details: OccurrenceDetails::default() };
 /// let mut state = GroupState::default();
 /// state.add_occurrences(kind, once());
 /// assert_eq!(state.take_due(kind, at, &intervals), Some(once()));
@@ -194,12 +194,12 @@ pub fn with_dead_count(occurrence: Occurrence, dead: Vec<(DeliveryId, String)>) 
     let dead: Vec<_> = dead.into_iter().filter(ours).collect();
     let count = u32::try_from(dead.len()).unwrap_or(u32::MAX);
     let (delivery_id, event_type) = dead.into_iter().max()?;
-    let facts = OccurrenceDetails {
+    let details = OccurrenceDetails {
         delivery_id: Some(delivery_id),
         event_type: Some(event_type),
-        ..occurrence.facts
+        ..occurrence.details
     };
-    Some(Occurrence { count, facts, ..occurrence })
+    Some(Occurrence { count, details, ..occurrence })
 }
 
 fn opposite_key((tenant_id, webhook_id, kind): &GroupKey) -> Option<GroupKey> {
@@ -268,7 +268,7 @@ pub fn take_due_groups(
     for ((_, key, mut state), id) in due_groups.into_iter().zip(ids) {
         let (tenant_id, webhook_id, kind) = key.clone();
         if let Some(group) = state.take_due(kind, now, intervals) {
-            let OccurrenceGroup { count, first_at, last_at, facts } = group;
+            let OccurrenceGroup { count, first_at, last_at, details } = group;
             notifications.push(Notification {
                 id,
                 tenant_id,
@@ -277,7 +277,7 @@ pub fn take_due_groups(
                 count,
                 first_at,
                 last_at,
-                facts,
+                details,
             });
             changed.insert(key, state);
         }

@@ -119,7 +119,7 @@ pub struct Occurrence {
     /// Number of occurrences recorded together.
     pub count: u32,
     /// Details.
-    pub facts: OccurrenceDetails,
+    pub details: OccurrenceDetails,
 }
 
 /// A notification about one occurrence or a group of them.
@@ -140,7 +140,7 @@ pub struct Notification {
     /// Time of the last occurrence.
     pub last_at: Time,
     /// Details of the last occurrence.
-    pub facts: OccurrenceDetails,
+    pub details: OccurrenceDetails,
 }
 
 /// Returns the kind of notification for a transition of a stored circuit. Returns `None` for forced states and

@@ -40,7 +40,7 @@ pub fn to_event_data(notification: &Notification, webhook: Option<&Webhook>) -> 
         host: webhook.and_then(|webhook| webhook.spec.host()),
         description: webhook.and_then(|webhook| webhook.spec.description.as_deref()),
     };
-    let facts = &notification.facts;
+    let details = &notification.details;
     serde_json::to_vec(&NotificationPayload {
         notification_id: notification.id,
         kind: notification.kind,
@@ -48,11 +48,11 @@ pub fn to_event_data(notification: &Notification, webhook: Option<&Webhook>) -> 
         count: notification.count,
         first_at: notification.first_at,
         last_at: notification.last_at,
-        reason: facts.reason.as_deref(),
-        message: facts.message.as_deref(),
-        delivery_id: facts.delivery_id,
-        event_type: facts.event_type.as_deref(),
-        until: facts.until,
+        reason: details.reason.as_deref(),
+        message: details.message.as_deref(),
+        delivery_id: details.delivery_id,
+        event_type: details.event_type.as_deref(),
+        until: details.until,
     })
 }
 
@@ -74,7 +74,7 @@ mod tests {
             count: 3,
             first_at: Time::from_secs(10),
             last_at: Time::from_secs(20),
-            facts: OccurrenceDetails {
+            details: OccurrenceDetails {
                 reason: Some("permanent".into()),
                 message: Some("no \"".into()),
                 ..OccurrenceDetails::default()

@@ -133,7 +133,7 @@ impl ChangeFeed {
         for (tenant_id, webhooks) in tenants {
             self.refresh_tenant(&tenant_id, &webhooks).await?;
         }
-        *to_refresh = self.circuits.refresh_runtime(webhooks_to_refresh).await?;
+        *to_refresh = self.circuits.refresh_runtime_state(webhooks_to_refresh).await?;
         for (webhook_id, delivery_id) in cancelled {
             self.recorder.release_cancelled(webhook_id, delivery_id);
         }
@@ -168,7 +168,7 @@ impl ChangeFeed {
             self.recorder.apply_webhook_change(webhook_id);
         }
         self.wakeups.changes.keys_changed();
-        *to_refresh = self.circuits.refresh_runtime(webhooks_to_refresh).await?;
+        *to_refresh = self.circuits.refresh_runtime_state(webhooks_to_refresh).await?;
         Ok(cursor)
     }
 

@@ -125,7 +125,7 @@ impl HeartbeatSender {
             return;
         }
         state.server = cluster.server.clone().or(state.server.take());
-        if !cluster.alive || epoch.is_taken(&cluster.nodes) {
+        if !cluster.alive || epoch.belongs_to_other_node(&cluster.nodes) {
             tracing::warn!(epoch = epoch.epoch.0, "this node was declared dead; rejoining with a new epoch");
             self.rejoin(&epoch).await;
             return;
@@ -196,7 +196,7 @@ impl HeartbeatSender {
         if !self.rejoin(epoch).await {
             return false;
         }
-        if !epoch.is_taken(&cluster.nodes) {
+        if !epoch.belongs_to_other_node(&cluster.nodes) {
             // Rescued without waiting for failure detection: nothing under this epoch will be sent or recorded any
             // more.
             self.rescuer.rescue_in_background(epoch.epoch, None);

@@ -32,28 +32,28 @@ pub(crate) struct NodeEpoch {
     pub(crate) worker: Arc<str>,
     /// Random value in this node's row; distinguishes it from a row of another node with the same epoch.
     incarnation: i64,
-    over: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl NodeEpoch {
     pub(crate) fn new(node: &str, epoch: Epoch, incarnation: i64) -> Arc<Self> {
         let worker = format!("{node}#{}", epoch.0).into();
-        Arc::new(Self { epoch, worker, incarnation, over: AtomicBool::new(false) })
+        Arc::new(Self { epoch, worker, incarnation, ended: AtomicBool::new(false) })
     }
 
     /// Returns whether the row of this epoch belongs to another node, possible after a failover that lost this node's
     /// row.
-    pub(super) fn is_taken(&self, nodes: &[Node]) -> bool {
+    pub(super) fn belongs_to_other_node(&self, nodes: &[Node]) -> bool {
         nodes.iter().any(|node| node.epoch == self.epoch && node.incarnation != self.incarnation)
     }
 
     /// Returns whether this epoch has ended. Its leases then belong to other nodes.
     pub(crate) fn is_ended(&self) -> bool {
-        self.over.load(Relaxed)
+        self.ended.load(Relaxed)
     }
 
     pub(crate) fn end(&self) {
-        self.over.store(true, Relaxed);
+        self.ended.store(true, Relaxed);
     }
 }
 
@@ -192,7 +192,7 @@ impl Membership {
     }
 
     /// Waits until an ended epoch is replaced. Returns false if that takes longer than `NEW_EPOCH_TIMEOUT`.
-    pub(crate) async fn wait_for_new_epoch(&self, over: &NodeEpoch) -> bool {
+    pub(crate) async fn wait_for_new_epoch(&self, ended: &NodeEpoch) -> bool {
         if !self.shared || self.stop.is_cancelled() {
             return false;
         }
@@ -201,7 +201,7 @@ impl Membership {
             loop {
                 let mut renewed = std::pin::pin!(self.epoch_renewed.notified());
                 renewed.as_mut().enable();
-                if self.current_epoch().epoch != over.epoch {
+                if self.current_epoch().epoch != ended.epoch {
                     return;
                 }
                 renewed.await;

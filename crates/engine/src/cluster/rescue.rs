@@ -71,11 +71,11 @@ impl Rescuer {
         let rescuing = RescueGuard { rescuer: self.clone(), epoch: dead };
         self.runtime.spawn(async move {
             let rescuer = &rescuing.rescuer;
-            let is_over = match counter {
+            let has_ended = match counter {
                 Some(counter) => rescuer.store.end_epoch(dead, counter).await,
                 None => Ok(true),
             };
-            if is_over == Ok(true) {
+            if has_ended == Ok(true) {
                 match counter {
                     Some(_) => tracing::warn!(epoch = dead.0, "node declared dead; taking over its leases"),
                     None => tracing::warn!(epoch = dead.0, "rescuing the leases of an ended epoch"),

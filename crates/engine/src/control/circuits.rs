@@ -26,7 +26,7 @@ impl Control {
         for _ in 0..MAX_CIRCUIT_ACTION_TRIES {
             if self.membership.is_shared() {
                 // Another node may have just changed it.
-                self.circuits.refresh_runtime([webhook_id].into()).await?;
+                self.circuits.refresh_runtime_state([webhook_id].into()).await?;
             }
             let change = self.coordinator.apply_action(&webhook, action.clone()).await;
             let Some(change) = change else { return Ok(true) };

@@ -40,6 +40,24 @@ impl WaitQueue {
         }
     }
 
+    /// Removes the lanes of a webhook, and returns their indexes.
+    fn remove(&mut self, tenant: usize, webhook_id: WebhookId) -> Vec<usize> {
+        let Some(lanes) = self.lanes.get_mut(&tenant) else { return Vec::new() };
+        let mut removed = Vec::new();
+        lanes.retain(|(waiting_id, lane)| {
+            let stays = *waiting_id != webhook_id;
+            if !stays {
+                removed.push(*lane);
+            }
+            stays
+        });
+        if lanes.is_empty() {
+            self.lanes.remove(&tenant);
+            self.tenants.retain(|waiting| *waiting != tenant);
+        }
+        removed
+    }
+
     /// Takes a lane of the first tenant that `may_go`, and moves the tenant to the end.
     fn pop(&mut self, mut may_go: impl FnMut(usize) -> bool) -> Option<(usize, LaneRef)> {
         let index = self.tenants.iter().position(|tenant| may_go(*tenant))?;
@@ -170,6 +188,22 @@ impl Hosts {
         host.references += 1;
         host.waiting_lanes += 1;
         host.waiting[class].push(tenant, lane, first);
+    }
+
+    /// Removes the lanes of a webhook that wait at a host, and returns their indexes.
+    pub(super) fn remove_waiting(
+        &mut self,
+        index: usize,
+        tenant: usize,
+        webhook_id: WebhookId,
+    ) -> Vec<usize> {
+        let host = &mut self.hosts[index];
+        let lanes: Vec<_> =
+            host.waiting.iter_mut().flat_map(|queue| queue.remove(tenant, webhook_id)).collect();
+        host.waiting_lanes -= lanes.len();
+        // The caller still has the webhook's own reference.
+        host.references -= lanes.len();
+        lanes
     }
 
     /// Ends the wake-up of a lane: it was started, or leaves the queue without being started.

@@ -142,14 +142,21 @@ impl State {
             .webhooks
             .entry(limits.webhook_id)
             .or_insert_with(|| unreachable!("the entry was inserted above"));
+        let mut to_enqueue = Vec::new();
         if self.hosts.key(queues.host) != limits.host {
-            // Its URL has changed. Requests in flight and waiting lanes stay with the previous host.
+            // Its URL has changed. Requests in flight stay with the previous host; lanes that wait there are enqueued again,
+            // since they need no slot of it any more.
             let before = std::mem::replace(&mut queues.host, self.hosts.refer(limits.host));
+            to_enqueue = self.hosts.remove_waiting(before, queues.tenant, limits.webhook_id);
+            to_enqueue.iter().for_each(|lane| queues.lanes[*lane].is_enqueued = false);
             self.hosts.drop_reference(before);
         }
         queues.max_in_flight = limits.max_in_flight.max(1);
         self.tenants[queues.tenant].max_in_flight = limits.tenant_max_in_flight.max(1);
-        queues
+        for lane in to_enqueue {
+            self.enqueue_lane(limits.webhook_id, lane);
+        }
+        self.webhooks.entry(limits.webhook_id).or_insert_with(|| unreachable!("the entry was inserted above"))
     }
 
     fn tenant_index(&mut self, tenant_id: &TenantId) -> usize {

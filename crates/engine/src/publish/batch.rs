@@ -29,7 +29,7 @@ type EventResult = Result<PublishReceipt, PublishError>;
 struct OpenEvent {
     index: usize,
     event: Arc<Event>,
-    only: Option<WebhookId>,
+    only_webhook: Option<WebhookId>,
 }
 
 /// An event that was offered to the store.
@@ -109,7 +109,7 @@ impl Publisher {
         let state = BatchState::new(max_work);
         let mut batch = Batch { spans: Vec::new(), results: Vec::new(), open: Vec::new(), state };
         for (index, draft) in drafts.into_iter().enumerate() {
-            let (event, only) = self.build_event(draft);
+            let (event, only_webhook) = self.build_event(draft);
             let valid = match event_type::is_reserved(&event.event_type) {
                 true => Err(PublishError::Reserved),
                 false => event.validate().map_err(PublishError::from),
@@ -119,7 +119,7 @@ impl Publisher {
             batch.spans.push(if is_valid { self.trace_publish(&event) } else { None });
             batch.results.push(valid.err().map(Err));
             if is_valid {
-                batch.open.push(OpenEvent { index, event, only });
+                batch.open.push(OpenEvent { index, event, only_webhook });
             }
         }
         batch
@@ -130,7 +130,7 @@ impl Publisher {
         let (order, mut offered) = (Arc::<PublishOrder>::default(), Vec::new());
         let mut open = std::mem::take(&mut batch.open).into_iter();
         while let Some(next) = open.next() {
-            match self.check(&next.event, next.only, Some(&batch.state)).await {
+            match self.check(&next.event, next.only_webhook, Some(&batch.state)).await {
                 Ok(CheckResult::Accepted(matched)) => {
                     let deliveries = matched.webhooks.len();
                     let position = OrderedPosition { order: order.clone(), position: offered.len() as u64 };

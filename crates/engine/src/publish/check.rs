@@ -31,18 +31,20 @@ impl Publisher {
     pub(super) async fn check(
         self: &Arc<Self>,
         event: &Arc<Event>,
-        only: Option<WebhookId>,
+        only_webhook: Option<WebhookId>,
         batch: Option<&BatchState>,
     ) -> Result<CheckResult, PublishError> {
         for _ in 0..=MAX_CATALOGUE_REFRESHES {
             let subject = event.subject.as_deref();
-            let matched =
-                self.router.match_webhooks(&event.tenant_id, &event.event_type, subject, only).await?;
+            let matched = self
+                .router
+                .match_webhooks(&event.tenant_id, &event.event_type, subject, only_webhook)
+                .await?;
             let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
             matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
-            self.apply_payload_filters(event, only, &mut matched.webhooks, batch).await?;
+            self.apply_payload_filters(event, only_webhook, &mut matched.webhooks, batch).await?;
             // Redrive's own event types are in no catalogue.
-            let is_redrive_event = only.is_some() || event_type::is_reserved(&event.event_type);
+            let is_redrive_event = only_webhook.is_some() || event_type::is_reserved(&event.event_type);
             let allowed = match is_redrive_event {
                 true => Ok(()),
                 false => self.check_event_type(event, &matched.type_status, batch).await,
@@ -101,11 +103,11 @@ impl Publisher {
     pub(super) async fn apply_payload_filters(
         &self,
         event: &Arc<Event>,
-        only: Option<WebhookId>,
+        only_webhook: Option<WebhookId>,
         webhooks: &mut Vec<Arc<ResolvedWebhook>>,
         batch: Option<&BatchState>,
     ) -> Result<(), PublishError> {
-        let is_redrive_event = only.is_some() || event_type::is_reserved(&event.event_type);
+        let is_redrive_event = only_webhook.is_some() || event_type::is_reserved(&event.event_type);
         if is_redrive_event || !webhooks.iter().any(|webhook| webhook.has_filter()) {
             return Ok(());
         }

@@ -79,11 +79,11 @@ impl Publisher {
 
     /// Publishes an event. The event and all its deliveries are durable when this returns.
     pub(crate) async fn publish(self: &Arc<Self>, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
-        let (event, only) = self.build_event(draft);
+        let (event, only_webhook) = self.build_event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = self.trace_publish(&event);
-        let published = self.publish_event(&event, only).await;
+        let published = self.publish_event(&event, only_webhook).await;
         if let Some(publishing) = publishing {
             publishing.set_result(&published);
         }
@@ -93,11 +93,11 @@ impl Publisher {
     async fn publish_event(
         self: &Arc<Self>,
         event: &Arc<Event>,
-        only: Option<WebhookId>,
+        only_webhook: Option<WebhookId>,
     ) -> Result<PublishReceipt, PublishError> {
         let mut epoch_waits = 0;
         for _ in 0..=MAX_FAN_OUT_RETRIES {
-            let matched = match self.check(event, only, None).await? {
+            let matched = match self.check(event, only_webhook, None).await? {
                 CheckResult::Accepted(matched) => matched,
                 CheckResult::Duplicate(receipt) => return Ok(receipt),
             };

@@ -97,7 +97,7 @@ impl Circuits {
             tokio::time::sleep(super::RECORD_RETRY_INTERVAL).await;
         };
         self.coordinator.local.circuit_stored(webhook_id);
-        if !stored && let Err(error) = self.refresh_runtime([webhook_id].into()).await {
+        if !stored && let Err(error) = self.refresh_runtime_state([webhook_id].into()).await {
             tracing::warn!(webhook_id = %webhook_id, %error, "reading another node's newer circuit failed; will retry");
         }
         self.wakeups.scheduler.wake();
@@ -159,7 +159,7 @@ impl Circuits {
     }
 
     /// Restores circuits, pauses after a 429 and failures from the store. Nothing is sent before that.
-    pub(crate) async fn restore_runtime(&self) -> Result<(), StoreError> {
+    pub(crate) async fn restore_runtime_state(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for runtime in self.store.list_runtime().await? {
             let over = runtime.pause_until.is_none_or(|until| until <= now);
@@ -180,7 +180,7 @@ impl Circuits {
 
     /// Reads the runtime state of these webhooks. Returns those with a concurrent local transition, which must be read
     /// again.
-    pub(crate) async fn refresh_runtime(
+    pub(crate) async fn refresh_runtime_state(
         &self,
         webhooks: BTreeSet<WebhookId>,
     ) -> Result<BTreeSet<WebhookId>, StoreError> {

@@ -106,12 +106,17 @@ impl Expiry {
             return Ok(());
         }
         loop {
-            let facts = OccurrenceDetails {
+            let details = OccurrenceDetails {
                 reason: Some(DeadReason::Expired.name().into()),
                 ..OccurrenceDetails::default()
             };
-            let expired =
-                occurrence(&webhook.tenant.id, Some(webhook_id), NotificationKind::DeliveryDead, now, facts);
+            let expired = occurrence(
+                &webhook.tenant.id,
+                Some(webhook_id),
+                NotificationKind::DeliveryDead,
+                now,
+                details,
+            );
             let step = self
                 .store
                 .expire_deliveries(webhook_id, created_before, now, BATCH_SIZE, Some(expired))

@@ -148,8 +148,9 @@ impl LeaseAuditor {
                 Some(webhook) => self.dispatcher.resume_lane(webhook, &key.lane),
                 // The webhook was deleted: no node needs to claim the lane exclusively.
                 None => {
-                    let left = self.claims.release_assignments(epoch, vec![key.webhook_id]).await;
-                    left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still claimed; will retry"));
+                    let released = self.claims.release_assignments(epoch, vec![key.webhook_id]).await;
+                    released
+                        .unwrap_or_else(|error| tracing::debug!(%error, "lane is still claimed; will retry"));
                 }
             }
         }

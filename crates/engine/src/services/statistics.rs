@@ -11,6 +11,7 @@ use redrive_core::{
     statistics::traffic::{Resolution, Traffic},
 };
 use redrive_store::{MinuteRollup, Statistics, StoreError, StoreFuture, WebhookFailures};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -24,6 +25,8 @@ use crate::{
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// Rollup rows pruned per store call.
 const PRUNE_BATCH_SIZE: usize = 1_000;
+/// Maximum time that a read waits for a flush; a store that is slower makes the counts of one batch uncertain.
+const MAX_FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of reads until one is not disturbed by a concurrent flush.
 const MAX_READ_RETRIES: usize = 4;
 
@@ -92,6 +95,10 @@ impl StatisticsService {
         check: impl Fn() -> StoreFuture<'a, T>,
     ) -> Result<T, StoreError> {
         for _ in 1..MAX_READ_RETRIES {
+            // A batch that is being stored may be committed and not acknowledged: it would be counted twice. A flush that
+            // begins later changes the sequence number.
+            let flushed = timeout(MAX_FLUSH_WAIT, self.buffer.turn.lock()).await;
+            drop(flushed);
             let before = self.buffer.flush_seq.load(SeqCst);
             let seen = check().await?;
             if self.buffer.flush_seq.load(SeqCst) == before {

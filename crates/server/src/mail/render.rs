@@ -201,7 +201,7 @@ fn details(
     about: &MailContext,
     texts: &MailTexts,
 ) -> Vec<(&'static str, String)> {
-    let known = &notification.facts;
+    let known = &notification.details;
     let mut rows = Vec::new();
     let mut add = |label, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {

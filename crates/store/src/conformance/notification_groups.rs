@@ -58,8 +58,8 @@ impl Model {
 }
 
 fn without_id(notification: Notification) -> Sent {
-    let Notification { tenant_id, webhook_id, kind, count, first_at, last_at, facts, .. } = notification;
-    (tenant_id, webhook_id, kind, OccurrenceGroup { count, first_at, last_at, facts })
+    let Notification { tenant_id, webhook_id, kind, count, first_at, last_at, details, .. } = notification;
+    (tenant_id, webhook_id, kind, OccurrenceGroup { count, first_at, last_at, details })
 }
 
 /// A random number generator with a fixed seed.
@@ -126,7 +126,7 @@ pub async fn occurrences_out_of_order_keep_the_last_details(harness: &Arc<Harnes
             (notification.count, notification.first_at, notification.last_at),
             (count, at(20), at(40))
         );
-        assert_eq!(notification.facts, cause(harness, kind, 40).facts, "{kind:?}");
+        assert_eq!(notification.details, cause(harness, kind, 40).details, "{kind:?}");
     }
 }
 
@@ -144,9 +144,9 @@ pub async fn suppressed_lasting_condition_leaves_no_trace(harness: &Arc<Harness>
     record(harness, &all(end)).await;
     assert_eq!(create(harness, end).await, 3);
     for notification in send_created(harness, end).await {
-        let Notification { kind, count, first_at, last_at, facts, .. } = notification;
+        let Notification { kind, count, first_at, last_at, details, .. } = notification;
         assert_eq!((count, first_at, last_at), (1, at(end), at(end)), "{kind:?}");
-        assert_eq!(facts, cause(harness, kind, end).facts);
+        assert_eq!(details, cause(harness, kind, end).details);
     }
 }
 
@@ -213,10 +213,10 @@ pub async fn concurrent_occurrences_of_new_groups_are_all_counted(harness: &Arc<
     let sent = send(harness, 1_000).await;
     assert_eq!(sent.len(), kinds.len() * webhooks.len());
     for stored in sent {
-        let Notification { kind, count, first_at, last_at, facts, .. } = stored.notification;
+        let Notification { kind, count, first_at, last_at, details, .. } = stored.notification;
         let total = if kind.counts_repeats() { WRITERS * ROUNDS } else { 1 };
         assert_eq!((count as i64, first_at, last_at), (total, at(0), at(WRITERS * ROUNDS - 1)), "{kind:?}");
-        assert_eq!(facts, cause(harness, kind, WRITERS * ROUNDS - 1).facts);
+        assert_eq!(details, cause(harness, kind, WRITERS * ROUNDS - 1).details);
     }
 }
 

@@ -24,12 +24,12 @@ pub(super) fn intervals() -> GroupIntervals {
 }
 
 pub(super) fn cause(harness: &Harness, kind: NotificationKind, time: i64) -> Occurrence {
-    let facts = OccurrenceDetails {
+    let details = OccurrenceDetails {
         message: Some(format!("at {time} \u{0}\u{1f514}")),
         ..OccurrenceDetails::default()
     };
     let webhook_id = Some(harness.webhook_id);
-    Occurrence { tenant_id: harness.tenant_id.clone(), webhook_id, kind, at: at(time), count: 1, facts }
+    Occurrence { tenant_id: harness.tenant_id.clone(), webhook_id, kind, at: at(time), count: 1, details }
 }
 
 pub(super) async fn record(harness: &Harness, occurrences: &[Occurrence]) {
@@ -88,7 +88,7 @@ pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness
         (NotificationKind::DeliveryDead, 1, Some(harness.webhook_id))
     );
     assert_eq!((notification.first_at, notification.last_at), (at(1_000), at(1_000)));
-    assert_eq!(notification.facts, cause(harness, NotificationKind::DeliveryDead, 1_000).facts);
+    assert_eq!(notification.details, cause(harness, NotificationKind::DeliveryDead, 1_000).details);
     assert_eq!(send_due(harness, 1_000).await, [(NotificationKind::DeliveryDead, 1)]);
     for time in 2_000..2_010 {
         record(harness, &[cause(harness, NotificationKind::DeliveryDead, time)]).await;
@@ -99,7 +99,7 @@ pub async fn first_occurrence_is_sent_immediately_and_later_ones_grouped(harness
     let sent = send(harness, 1_000 + MINUTE).await;
     let digest = &sent[0].notification;
     assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(2_000), at(2_009)));
-    assert_eq!(digest.facts, cause(harness, NotificationKind::DeliveryDead, 2_009).facts);
+    assert_eq!(digest.details, cause(harness, NotificationKind::DeliveryDead, 2_009).details);
 }
 
 pub async fn lasting_condition_is_repeated_only_while_it_recurs(harness: &Arc<Harness>) {
@@ -335,7 +335,7 @@ pub async fn expiry_notification_has_the_number_of_deliveries(harness: &Arc<Harn
     }
     let expired = Occurrence {
         count: 1,
-        facts: OccurrenceDetails::default(),
+        details: OccurrenceDetails::default(),
         ..cause(harness, NotificationKind::DeliveryDead, 60)
     };
     harness
@@ -345,8 +345,8 @@ pub async fn expiry_notification_has_the_number_of_deliveries(harness: &Arc<Harn
         .unwrap();
     let sent = send(harness, 100).await;
     let notification = &sent[0].notification;
-    assert_eq!((sent.len(), notification.count, notification.facts.delivery_id), (1, 5, last));
-    assert!(notification.facts.event_type.is_some());
+    assert_eq!((sent.len(), notification.count, notification.details.delivery_id), (1, 5, last));
+    assert!(notification.details.event_type.is_some());
     // If no delivery expires, no occurrence is recorded.
     harness.store().expire_deliveries(harness.webhook_id, at(50), at(60), 10, Some(expired)).await.unwrap();
     assert_eq!(create(harness, 10 * MINUTE).await, 0);

@@ -276,16 +276,16 @@ async fn run(
     let (start, now, mut position) = target.begin(&source.identity).await?;
     progress(Progress::Begun(start));
     progress(Progress::Counting);
-    let facts = source.facts().await?;
-    for (table, of) in (0..position.step).map(|step| (TABLE_COPIES[step].name, facts.rows_to_copy(step))) {
+    let counts = source.counts().await?;
+    for (table, of) in (0..position.step).map(|step| (TABLE_COPIES[step].name, counts.rows_to_copy(step))) {
         progress(Progress::Rows { table, done: of, total: of });
     }
     let mut chunks = source.read(position.clone(), now, limits)?;
     while let Some(chunk) = chunks.recv().await {
         position = target.write_chunk(chunk?, &position).await?;
-        let (table, of) = (TABLE_COPIES[position.step].name, facts.rows_to_copy(position.step));
+        let (table, of) = (TABLE_COPIES[position.step].name, counts.rows_to_copy(position.step));
         progress(Progress::Rows { table, done: position.rows, total: of });
     }
     progress(Progress::Checking);
-    target.finish(&facts, start).await
+    target.finish(&counts, start).await
 }

@@ -190,7 +190,11 @@ impl Target {
     }
 
     /// Creates the lanes, compares source and target, and opens the database to servers.
-    pub(crate) async fn finish(&mut self, facts: &SourceCounts, start: Start) -> Result<Report, CopyError> {
+    pub(crate) async fn finish(
+        &mut self,
+        expected: &SourceCounts,
+        start: Start,
+    ) -> Result<Report, CopyError> {
         let name = self.displayed_address.clone();
         let failed = |error: tokio_postgres::Error| unwritable(&name, &error);
         self.client.batch_execute(SYNC_COMMIT).await.map_err(failed)?;
@@ -199,7 +203,7 @@ impl Target {
         let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
         tx.execute(undelivered::INSERT_ALL_UNDELIVERED, &[&delivered, &pending]).await.map_err(failed)?;
         let found = count(&tx).await.map_err(failed)?;
-        let differences = differences(facts, &found);
+        let differences = differences(expected, &found);
         if !differences.is_empty() {
             return Err(CopyError::Differs { database: name, what: differences.join("; ") });
         }
@@ -207,9 +211,9 @@ impl Target {
         let altered = tx.query_one(altered, &[]).await.map_err(failed)?;
         let report = Report {
             start,
-            tables: tables(facts, &found),
-            rescued: facts.table("leased") - facts.cancelled,
-            cancelled: facts.cancelled,
+            tables: tables(expected, &found),
+            rescued: expected.table("leased") - expected.cancelled,
+            cancelled: expected.cancelled,
             altered: altered.try_get::<_, i64>(0).map_err(failed)?.unsigned_abs(),
             altered_values: altered.try_get(1).map_err(failed)?,
         };
@@ -318,18 +322,22 @@ async fn count(tx: &Transaction<'_>) -> Result<TargetCounts, tokio_postgres::Err
     })
 }
 
-fn differences(facts: &SourceCounts, found: &TargetCounts) -> Vec<String> {
+fn differences(expected: &SourceCounts, found: &TargetCounts) -> Vec<String> {
     let tables = TABLE_COPIES.iter().zip(&found.rows).map(|(step, found)| {
         let expected = match step.name {
-            "waiting" => facts.table("waiting") + facts.table("leased") - facts.cancelled,
+            "waiting" => expected.table("waiting") + expected.table("leased") - expected.cancelled,
             "leased" => 0,
-            name => facts.table(name),
+            name => expected.table(name),
         };
         (format!("rows of {}", step.name), expected, *found)
     });
     let more = [
-        ("lanes".to_owned(), facts.lanes, found.lanes),
-        ("pending deliveries".to_owned(), facts.pending - facts.cancelled.min(facts.pending), found.pending),
+        ("lanes".to_owned(), expected.lanes, found.lanes),
+        (
+            "pending deliveries".to_owned(),
+            expected.pending - expected.cancelled.min(expected.pending),
+            found.pending,
+        ),
         ("servers started during the copy".to_owned(), 0, found.nodes),
     ];
     tables
@@ -339,8 +347,8 @@ fn differences(facts: &SourceCounts, found: &TargetCounts) -> Vec<String> {
         .collect()
 }
 
-fn tables(facts: &SourceCounts, found: &TargetCounts) -> Vec<TableCounts> {
-    let copied = TABLE_COPIES.iter().zip(facts.rows.iter().zip(&found.rows));
+fn tables(expected: &SourceCounts, found: &TargetCounts) -> Vec<TableCounts> {
+    let copied = TABLE_COPIES.iter().zip(expected.rows.iter().zip(&found.rows));
     copied
         .map(|(step, (source, target))| TableCounts { table: step.name, source: *source, target: *target })
         .collect()

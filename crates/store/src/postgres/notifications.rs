@@ -155,10 +155,10 @@ async fn write_groups(tx: &Session, groups: &Groups) -> Result<(), Failure> {
     let counts: Vec<_> = open().map(|group| group.count as i64).collect();
     let first: Vec<_> = open().map(|group| Col(group.first_at)).collect();
     let last: Vec<_> = open().map(|group| Col(group.last_at)).collect();
-    let facts = open().map(|group| to_json(&group.facts)).collect::<Result<Vec<_>, _>>()?;
+    let details = open().map(|group| to_json(&group.details)).collect::<Result<Vec<_>, _>>()?;
     let suppressed: Vec<_> = groups.values().map(|state| Col(state.suppressed_until)).collect();
     let values: [&(dyn ToSql + Sync); 9] =
-        [&tenants, &webhooks, &kinds, &due, &counts, &first, &last, &facts, &suppressed];
+        [&tenants, &webhooks, &kinds, &due, &counts, &first, &last, &details, &suppressed];
     tx.execute(UPSERT_GROUPS, &values).await.map(drop)
 }
 
@@ -326,7 +326,7 @@ async fn insert(tx: &Session, notification: &Notification, now: Time) -> Result<
             &(notification.count as i64),
             &Col(notification.first_at),
             &Col(notification.last_at),
-            &to_json(&notification.facts)?,
+            &to_json(&notification.details)?,
             &Col(now),
         ],
     )
@@ -353,12 +353,12 @@ fn read_folded(row: &Row, from: usize) -> Result<OccurrenceGroup, Failure> {
         count: plain::<i64>(row, from)?.unsigned_abs(),
         first_at: get(row, from + 1)?,
         last_at: get(row, from + 2)?,
-        facts: from_json(row, from + 3)?,
+        details: from_json(row, from + 3)?,
     })
 }
 
 fn read_notice(row: &Row) -> Result<StoredNotification, Failure> {
-    let OccurrenceGroup { count, first_at, last_at, facts } = read_folded(row, 4)?;
+    let OccurrenceGroup { count, first_at, last_at, details } = read_folded(row, 4)?;
     let notification = Notification {
         id: get(row, 0)?,
         tenant_id: get(row, 1)?,
@@ -367,7 +367,7 @@ fn read_notice(row: &Row) -> Result<StoredNotification, Failure> {
         count,
         first_at,
         last_at,
-        facts,
+        details,
     };
     Ok(StoredNotification {
         notification,

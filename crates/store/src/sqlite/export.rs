@@ -84,12 +84,12 @@ impl Source {
     }
 
     /// Counts the rows of the store.
-    pub(crate) async fn facts(&mut self) -> Result<SourceCounts, CopyError> {
+    pub(crate) async fn counts(&mut self) -> Result<SourceCounts, CopyError> {
         let connection = self.take()?;
-        let counted = tokio::task::spawn_blocking(move || (facts(&connection), connection)).await;
-        let (facts, connection) = counted.map_err(|error| self.unreadable(&error))?;
+        let counted = tokio::task::spawn_blocking(move || (counts(&connection), connection)).await;
+        let (counts, connection) = counted.map_err(|error| self.unreadable(&error))?;
         self.connection = Some(connection);
-        facts.map_err(|error| self.unreadable(&error))
+        counts.map_err(|error| self.unreadable(&error))
     }
 
     /// Reads everything after a position on a separate thread, which ends when the receiver is dropped.
@@ -126,7 +126,7 @@ fn identity(connection: &Connection, path: &Path) -> rusqlite::Result<Identity> 
     Ok(Identity { created_at, state: state(connection)?, path: path.display().to_string() })
 }
 
-fn facts(connection: &Connection) -> rusqlite::Result<SourceCounts> {
+fn counts(connection: &Connection) -> rusqlite::Result<SourceCounts> {
     let count = |sql: &str| connection.query_row(sql, (), |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()));
     let rows = TABLE_COPIES.iter().map(|step| count(&format!("SELECT count(*) FROM {}", step.name)));
     Ok(SourceCounts {

@@ -105,7 +105,7 @@ fn write_groups(transaction: &Transaction<'_>, groups: &Groups) -> rusqlite::Res
             group.count as i64,
             Col(group.first_at),
             Col(group.last_at),
-            to_json(&group.facts)?,
+            to_json(&group.details)?,
             Col(state.suppressed_until),
         ))?;
     }
@@ -226,7 +226,7 @@ fn read_folded(row: &Row<'_>, from: usize) -> rusqlite::Result<OccurrenceGroup> 
         count: row.get::<_, i64>(from)?.unsigned_abs(),
         first_at: get(row, from + 1)?,
         last_at: get(row, from + 2)?,
-        facts: from_json::<OccurrenceDetails>(row, from + 3)?,
+        details: from_json::<OccurrenceDetails>(row, from + 3)?,
     })
 }
 
@@ -273,14 +273,14 @@ fn insert(transaction: &Transaction<'_>, notification: &Notification, now: Time)
         notification.count as i64,
         Col(notification.first_at),
         Col(notification.last_at),
-        to_json(&notification.facts)?,
+        to_json(&notification.details)?,
         Col(now),
     ))?;
     Ok(())
 }
 
 fn read_notice(row: &Row<'_>) -> rusqlite::Result<StoredNotification> {
-    let OccurrenceGroup { count, first_at, last_at, facts } = read_folded(row, 4)?;
+    let OccurrenceGroup { count, first_at, last_at, details } = read_folded(row, 4)?;
     let notification = Notification {
         id: get(row, 0)?,
         tenant_id: get(row, 1)?,
@@ -289,7 +289,7 @@ fn read_notice(row: &Row<'_>) -> rusqlite::Result<StoredNotification> {
         count,
         first_at,
         last_at,
-        facts,
+        details,
     };
     Ok(StoredNotification {
         notification,

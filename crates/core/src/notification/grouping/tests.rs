@@ -9,13 +9,13 @@ fn at(secs: u32) -> Time {
 }
 
 fn once(secs: u32) -> OccurrenceGroup {
-    let facts = OccurrenceDetails { message: Some(secs.to_string()), ..OccurrenceDetails::default() };
-    OccurrenceGroup { count: 1, first_at: at(secs), last_at: at(secs), facts }
+    let details = OccurrenceDetails { message: Some(secs.to_string()), ..OccurrenceDetails::default() };
+    OccurrenceGroup { count: 1, first_at: at(secs), last_at: at(secs), details }
 }
 
 fn cause(kind: NotificationKind, secs: u32, count: u32) -> Occurrence {
-    let OccurrenceGroup { facts, .. } = once(secs);
-    Occurrence { tenant_id: TenantId::default(), webhook_id: None, kind, at: at(secs), count, facts }
+    let OccurrenceGroup { details, .. } = once(secs);
+    Occurrence { tenant_id: TenantId::default(), webhook_id: None, kind, at: at(secs), count, details }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn first_occurrence_is_sent_immediately_and_later_ones_together() {
     assert_eq!(state.take_due(kind, at(4_599), &intervals), None);
     let digest = state.take_due(kind, at(4_600), &intervals).unwrap();
     assert_eq!((digest.count, digest.first_at, digest.last_at), (10, at(1_001), at(1_010)));
-    assert_eq!(digest.facts.message.as_deref(), Some("1010"), "facts of the last occurrence");
+    assert_eq!(digest.details.message.as_deref(), Some("1010"), "details of the last occurrence");
     assert_eq!(state.take_due(kind, at(90_000), &intervals), None, "nothing is sent without an occurrence");
     state.add_occurrences(kind, once(90_000));
     assert!(
@@ -47,8 +47,8 @@ fn dead_count_excludes_redrives_own_events() {
     let dead =
         vec![(id(2), "order.paid".to_owned()), (id(1), "order.created".into()), (id(3), "redrive.x".into())];
     let counted = with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), dead).unwrap();
-    assert_eq!((counted.count, counted.facts.delivery_id), (2, Some(id(2))), "the last counted delivery");
-    assert_eq!(counted.facts.event_type.as_deref(), Some("order.paid"));
+    assert_eq!((counted.count, counted.details.delivery_id), (2, Some(id(2))), "the last counted delivery");
+    assert_eq!(counted.details.event_type.as_deref(), Some("order.paid"));
     assert_eq!(
         with_dead_count(cause(NotificationKind::DeliveryDead, 5, 1), vec![(id(3), "redrive.x".into())]),
         None
@@ -143,7 +143,7 @@ fn occurrences_are_merged_by_group_key() {
     assert_eq!(merged.len(), 3);
     let dead = &merged[&(TenantId::default(), None, NotificationKind::DeliveryDead)];
     assert_eq!((dead.count, dead.first_at, dead.last_at), (6, at(3), at(7)));
-    assert_eq!(dead.facts.message.as_deref(), Some("7"));
+    assert_eq!(dead.details.message.as_deref(), Some("7"));
     assert_eq!(merged[&(TenantId::default(), None, NotificationKind::QuotaReached)].count, 1);
     assert_eq!(merged[&(other.tenant_id, None, NotificationKind::DeliveryDead)].count, 1);
 }

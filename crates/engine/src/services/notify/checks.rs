@@ -135,8 +135,8 @@ impl WebhookChecks {
                 webhook.state.receives_events() && is_rotation_due(&webhook.secrets, rotate_after, now)
             };
             let reported = |webhook: &Webhook| {
-                let facts = secret_facts(webhook, now);
-                occurrence(tenant_id, Some(webhook.id), NotificationKind::SecretRotationDue, now, facts)
+                let details = secret_details(webhook, now);
+                occurrence(tenant_id, Some(webhook.id), NotificationKind::SecretRotationDue, now, details)
             };
             let occurrences: Vec<_> = webhooks.iter().filter(due).map(reported).collect();
             if !occurrences.is_empty() {
@@ -165,7 +165,7 @@ fn names_failed(window: &Rollup) -> OccurrenceDetails {
     }
 }
 
-fn secret_facts(webhook: &Webhook, now: Time) -> OccurrenceDetails {
+fn secret_details(webhook: &Webhook, now: Time) -> OccurrenceDetails {
     let age =
         webhook.secrets.first().map_or(0, |newest| now.duration_since(newest.created_at).as_secs() / 86_400);
     let message = format!(

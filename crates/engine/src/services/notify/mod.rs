@@ -119,8 +119,8 @@ impl Notifier {
             noted.insert(key.clone(), now);
         }
         let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
-        let facts = OccurrenceDetails { reason, message, until, ..OccurrenceDetails::default() };
-        let occurrence = occurrence(tenant_id, None, NotificationKind::QuotaReached, now, facts);
+        let details = OccurrenceDetails { reason, message, until, ..OccurrenceDetails::default() };
+        let occurrence = occurrence(tenant_id, None, NotificationKind::QuotaReached, now, details);
         let notifier = self.clone();
         self.runtime.spawn(async move {
             if let Err(error) = notifier.record_occurrences(vec![occurrence]).await {

@@ -14,7 +14,7 @@ fn notification(kind: NotificationKind, count: u64) -> Notification {
         count,
         first_at: Time::parse("2026-11-15T23:59:59.999Z").unwrap(),
         last_at: Time::parse("2026-11-16T00:10:00Z").unwrap(),
-        facts: OccurrenceDetails::default(),
+        details: OccurrenceDetails::default(),
     }
 }
 
@@ -36,7 +36,7 @@ fn about() -> MailContext {
 #[test]
 fn dead_delivery_email_has_expected_text() {
     let mut notification = notification(NotificationKind::DeliveryDead, 1);
-    notification.facts = OccurrenceDetails {
+    notification.details = OccurrenceDetails {
         reason: Some("exhausted".into()),
         message: Some("the endpoint returned 500".into()),
         delivery_id: Some(DeliveryId::from_bytes([3; 16])),
@@ -170,9 +170,9 @@ fn tenant_text_is_never_in_subject_or_link() {
     for kind in NotificationKind::ALL {
         for language in Language::ALL {
             let mut notification = notification(kind, 3);
-            notification.facts.message = Some(evil.into());
-            notification.facts.reason = Some(evil.into());
-            notification.facts.event_type = Some(evil.into());
+            notification.details.message = Some(evil.into());
+            notification.details.reason = Some(evil.into());
+            notification.details.event_type = Some(evil.into());
             let email = render(&notification, &about, language).unwrap();
             assert!(!email.html.contains("<img") && email.html.contains("&#60;img"), "{}", email.html);
             assert!(!email.text.lines().any(|line| line.starts_with("Bcc")), "{}", email.text);
@@ -225,12 +225,12 @@ proptest! {
             webhook.description = Some(text.clone());
         }
         let mut notification = notification(NotificationKind::DeliveryDead, 2);
-        notification.facts.message = Some(text);
+        notification.details.message = Some(text);
         let email = render(&notification, &about, Language::En).unwrap();
         prop_assert!(!email.subject.chars().any(char::is_control));
         let tags = |html: &str| html.matches('<').count();
         let about = self::about();
-        notification.facts.message = Some("plain".into());
+        notification.details.message = Some("plain".into());
         let plain = render(&notification, &about, Language::En).unwrap();
         // Empty texts are omitted, so there may be fewer tags than with plain texts, but never more.
         prop_assert!(tags(&email.html) <= tags(&plain.html), "{}", email.html);

@@ -95,7 +95,7 @@ impl Fixture {
             count: 3,
             first_at: Time::parse("2026-11-16T00:00:00Z").unwrap(),
             last_at: Time::parse("2026-11-16T00:10:00Z").unwrap(),
-            facts: OccurrenceDetails { reason: Some("exhausted".into()), ..OccurrenceDetails::default() },
+            details: OccurrenceDetails { reason: Some("exhausted".into()), ..OccurrenceDetails::default() },
         }
     }
 }

@@ -190,7 +190,7 @@ async fn occurrences_of_a_batch_take_two_statements() {
             kind: NotificationKind::DeliveryDead,
             at: at(2),
             count: 1,
-            facts: OccurrenceDetails::default(),
+            details: OccurrenceDetails::default(),
         };
         let occurrences = (0..groups).map(occurrence).collect();
         let before = statements().await;

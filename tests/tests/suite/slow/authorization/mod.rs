@@ -46,8 +46,9 @@ async fn every_route_authorizes_every_role_as_the_table_says() {
     let before = fixture.snapshot(&acme).await;
     let (mut refused, mut allowed) = (0, 0);
     for row in TABLE {
-        let calls = callers.iter().map(|caller| outsider(&fixture, &acme.things, row, caller));
-        refused += call_all(row, calls).await;
+        for caller in &callers {
+            refused += outsider(&fixture, &acme.things, row, caller).await;
+        }
     }
     assert_eq!(before, fixture.snapshot(&acme).await, "a caller changed objects of another tenant");
     for row in TABLE {

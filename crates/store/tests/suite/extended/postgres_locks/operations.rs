@@ -262,7 +262,7 @@ fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> 
 
 fn cause(tenant_id: &TenantId, webhook_id: WebhookId, kind: NotificationKind) -> Occurrence {
     let (tenant_id, webhook_id) = (tenant_id.clone(), Some(webhook_id));
-    Occurrence { tenant_id, webhook_id, kind, at: at(NOW), count: 1, facts: OccurrenceDetails::default() }
+    Occurrence { tenant_id, webhook_id, kind, at: at(NOW), count: 1, details: OccurrenceDetails::default() }
 }
 
 /// Returns a circuit that is newer than all before it, closed or blocking until a time in the past.

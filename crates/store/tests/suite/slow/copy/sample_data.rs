@@ -135,7 +135,7 @@ async fn notifications(harness: &Harness) {
         kind,
         at: at(1),
         count,
-        facts: OccurrenceDetails {
+        details: OccurrenceDetails {
             message: Some("too many \u{1f511}".into()),
             ..OccurrenceDetails::default()
         },
