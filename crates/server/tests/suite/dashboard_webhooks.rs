@@ -21,6 +21,19 @@ async fn check(browser: &Browser, path: &str, body: Value) -> ApiResponse {
 }
 
 #[tokio::test]
+async fn charts_are_drawings_and_not_their_source() {
+    let redrive = Redrive::start().await;
+    let (api, browser) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
+    let webhook = api.create_webhook("http://127.0.0.1:8080/", json!({})).await;
+    let list = browser.page(LIST).await;
+    let page = browser.page(&page_of(&webhook)).await;
+    for (name, page) in [("list", list), ("webhook", page)] {
+        assert!(page.contains("<svg class=\""), "{name}: {page}");
+        assert!(!page.contains("&lt;svg") && !page.contains("&#60;svg"), "{name}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn webhook_list_can_be_searched_and_filtered() {
     let redrive = Redrive::start().await;
     let (api, browser) = (redrive.api(), Browser::log_in(&redrive, redrive.key()).await);
