@@ -110,7 +110,7 @@ if [ "$(id -u)" != 0 ]; then
     left_out=(1)
 fi
 # Most tests wait for servers and timers most of the time.
-threads=$(($(nproc 2>/dev/null || sysctl -n hw.ncpu) * 4))
+threads=$(($(nproc 2>/dev/null || sysctl -n hw.ncpu) * 2))
 profile=$mode
 [ "$mode" != quick ] || profile=default
 if cargo nextest --version >/dev/null 2>&1; then
