@@ -1,4 +1,4 @@
-//! What is published, and what the publisher is told.
+//! What is published, and the result that the publisher gets.
 
 use bytes::Bytes;
 use redrive_core::{

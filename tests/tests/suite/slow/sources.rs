@@ -326,8 +326,7 @@ async fn repeated_disconnects_neither_lose_nor_duplicate() {
     }
     all_arrive(&receiver, COUNT).await;
     println!("{} connections", proxy.connection_count());
-    // On a slow machine several cuts may hit one connection.
-    assert!(proxy.connection_count() > 1, "some connections were cut");
+    assert!(proxy.connection_count() >= 5, "some connections were cut");
     is_empty(&vhost, "events").await;
 }
 
