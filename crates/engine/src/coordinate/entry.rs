@@ -36,12 +36,12 @@ pub(super) struct WebhookEntry {
     pub(super) token: Option<(Scope, Time)>,
 }
 
-/// Transitions made here. State read from the store is ignored until they are stored.
+/// Transitions made here. State read from the store is ignored if the read began before they were stored.
 #[derive(Default)]
 pub(super) struct UnstoredTransitions {
     /// Number of transitions not stored yet.
     unstored: u32,
-    /// Sequence number of the last transition, among all transitions made on this node.
+    /// Sequence number of the last transition or its confirmation, among those of all webhooks on this node.
     last: u64,
 }
 
@@ -53,8 +53,11 @@ impl UnstoredTransitions {
         self.unstored += 1;
     }
 
-    /// Records that one of them was stored, or never will be.
-    pub(super) fn confirm(&mut self) {
+    /// Records that one of them was stored, or never will be. This takes a sequence number too: a read that began between
+    /// the transition and its commit returns the older state, although it may be merged after the confirmation.
+    pub(super) fn confirm(&mut self, numbers: &mut u64) {
+        *numbers += 1;
+        self.last = *numbers;
         self.unstored = self.unstored.saturating_sub(1);
     }
 

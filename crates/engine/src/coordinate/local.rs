@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) global: Option<Bucket>,
     /// Lower bound of the next timed transition of any circuit.
     pub(super) soonest: Option<Time>,
-    /// Number of transitions made on this node.
+    /// Number of transitions made on this node and of confirmations that they are stored.
     pub(super) transitions: u64,
     /// Who decides, depending on Redis: see `redis_mirror`.
     pub(super) authority: Authority,
@@ -382,27 +382,29 @@ impl LocalCoordinator {
         state.webhooks.insert(runtime.webhook_id, entry);
     }
 
-    /// Returns the number of transitions made on this node; see [`LocalCoordinator::merge_stored`].
+    /// Returns the number of transitions made and confirmed on this node; see [`LocalCoordinator::merge_stored`].
     pub(crate) fn transition_count(&self) -> u64 {
         self.state.lock().transitions
     }
 
     /// Records that a transition of the webhook's circuit made here is stored.
     pub(crate) fn circuit_stored(&self, webhook_id: WebhookId) {
-        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
-            entry.unstored_circuit.confirm();
+        let state = &mut *self.state.lock();
+        if let Some(entry) = state.webhooks.get_mut(&webhook_id) {
+            entry.unstored_circuit.confirm(&mut state.transitions);
         }
     }
 
     /// Records that the start or end of a series of failures is stored, or never will be.
     pub(crate) fn failing_stored(&self, webhook_id: WebhookId) {
-        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
-            entry.unstored_failing.confirm();
+        let state = &mut *self.state.lock();
+        if let Some(entry) = state.webhooks.get_mut(&webhook_id) {
+            entry.unstored_failing.confirm(&mut state.transitions);
         }
     }
 
-    /// Merges the stored state of a webhook, `None` if the store has none. The state was read when this node had made
-    /// the given number of transitions: later or unstored local transitions are not overwritten.
+    /// Merges the stored state of a webhook, `None` if the store has none. The read began when this node had
+    /// the given number of transitions and confirmations: local transitions that were not stored by then are not overwritten.
     pub(crate) fn merge_stored(
         &self,
         webhook: &ResolvedWebhook,

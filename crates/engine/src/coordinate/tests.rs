@@ -125,7 +125,13 @@ fn local_transition_survives_older_stored_state() {
         RuntimeChange::Stale,
         "the transition is not stored yet"
     );
+    let read_before_commit = local.transition_count();
     local.circuit_stored(webhook.id);
+    assert_eq!(
+        local.merge_stored(&webhook, None, read_before_commit, NOW),
+        RuntimeChange::Stale,
+        "the read began before the transition was stored"
+    );
     assert_eq!(
         local.merge_stored(&webhook, None, read_after, NOW),
         RuntimeChange::Stale,

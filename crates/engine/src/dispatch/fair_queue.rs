@@ -81,13 +81,17 @@ impl State {
 
     /// Suspends a tenant that may not send more for now. The caller must call [`State::wake_hosts`] afterwards: host
     /// slots for which its lanes were woken are left to other tenants.
+    ///
+    /// The end of its hold, a free slot of its own or a changed limit resumes it; if only its share of the node's slots
+    /// prevents it from sending, a free slot of any tenant may do so too.
     pub(super) fn suspend_tenant(&mut self, index: usize) {
         let tenant = &mut self.tenants[index];
-        if !tenant.is_suspended {
-            tenant.is_suspended = true;
-            self.suspended_tenants.push_back(index);
-            self.return_wakes(index);
+        if tenant.is_suspended {
+            return;
         }
+        tenant.is_suspended = true;
+        self.update_share_queue(index);
+        self.return_wakes(index);
     }
 
     /// Enqueues a suspended tenant again. It may be suspended again when it reaches the front.
@@ -95,8 +99,8 @@ impl State {
         if !self.tenants[index].is_suspended {
             return;
         }
+        self.leave_share_queue(index);
         self.tenants[index].is_suspended = false;
-        self.suspended_tenants.retain(|tenant| *tenant != index);
         for class in 0..CLASS_COUNT {
             self.enqueue_tenant(index, class);
         }
@@ -104,13 +108,38 @@ impl State {
         self.evict_tenant_if_idle(index);
     }
 
-    /// Resumes a tenant after a slot became free: this one if it is suspended, otherwise the first suspended one.
-    pub(super) fn resume_next_tenant(&mut self, index: usize) {
-        if self.tenants[index].is_suspended {
-            self.resume_tenant(index);
-        } else if let Some(first) = self.suspended_tenants.front().copied() {
-            self.resume_tenant(first);
+    /// Removes a tenant from those that wait for a larger share.
+    fn leave_share_queue(&mut self, index: usize) {
+        if let Some(unsettled) = self.tenants[index].share_queue_key.take() {
+            self.tenants_at_share.remove(&(unsettled, index));
         }
+    }
+
+    /// Places a tenant among those that wait for a larger share, by its unsettled requests, or removes it if a larger share
+    /// would not let it send. Must follow every change of the unsettled requests of a suspended tenant.
+    pub(super) fn update_share_queue(&mut self, index: usize) {
+        self.leave_share_queue(index);
+        let tenant = &mut self.tenants[index];
+        if tenant.is_suspended && tenant.held_until.is_none() && tenant.unsettled < tenant.max_in_flight {
+            tenant.share_queue_key = Some(tenant.unsettled);
+            self.tenants_at_share.insert((tenant.unsettled, index));
+        }
+    }
+
+    /// Resumes the tenant with the fewest unsettled requests among those at their share, if the share has become larger.
+    /// Returns whether one was taken out of their queue.
+    fn resume_first_at_share(&mut self) -> bool {
+        let Some((unsettled, index)) = self.tenants_at_share.first().copied() else { return false };
+        if !fairness::may_take(self.limits.max_in_flight, self.unsettled, unsettled, TENANT_FACTOR) {
+            return false;
+        }
+        if self.tenant_may_send(index) {
+            self.resume_tenant(index);
+        } else {
+            // It is held or its limit has become lower: the end of its hold or a free slot of its own resumes it.
+            self.leave_share_queue(index);
+        }
+        true
     }
 
     /// Returns whether the limits of this tenant allow it to send.
@@ -152,7 +181,14 @@ impl State {
             return actions;
         }
         while self.unsettled < self.limits.max_in_flight {
-            let Some(class) = self.round_robin.scheduler.next(self.ready_classes()) else { break };
+            // At most one in each round: the request that starts next may take the slot.
+            let was_taken = self.resume_first_at_share();
+            let Some(class) = self.round_robin.scheduler.next(self.ready_classes()) else {
+                if was_taken {
+                    continue;
+                }
+                break;
+            };
             let Some(index) = self.round_robin.tenants[class].pop_front() else { break };
             self.tenants[index].is_enqueued[class] = false;
             if self.tenant_may_send(index) {

@@ -38,6 +38,8 @@ pub(super) struct Tenant {
     /// Whether it may not send for now, for example at its concurrency limit: it joins no class queue, and leaves each
     /// one when it reaches the front. Its queues stay in memory.
     pub(super) is_suspended: bool,
+    /// Its number of unsettled requests in [`State::tenants_at_share`], if it is there.
+    pub(super) share_queue_key: Option<usize>,
     /// End of its hold, for example until its next token.
     pub(super) held_until: Option<Time>,
     /// Indexes of hosts at which its lanes wait; may include hosts where none waits any longer.
@@ -52,8 +54,9 @@ pub(super) struct State {
     free_indexes: Vec<usize>,
     pub(super) hosts: Hosts,
     pub(super) round_robin: ClassQueues,
-    /// Indexes of the tenants that may not send for now.
-    pub(super) suspended_tenants: VecDeque<usize>,
+    /// Suspended tenants that have their share of the node's slots: their unsettled requests and index. The first ones may
+    /// send again when slots of other tenants become free.
+    pub(super) tenants_at_share: BTreeSet<(usize, usize)>,
     /// End of the hold of the whole node.
     pub(super) held_until: Option<Time>,
     /// End times of holds and parks.
@@ -110,7 +113,7 @@ impl State {
             free_indexes: Vec::new(),
             hosts: Hosts::new(limits.host_max_in_flight),
             round_robin: ClassQueues::default(),
-            suspended_tenants: VecDeque::new(),
+            tenants_at_share: BTreeSet::new(),
             held_until: None,
             block_expiries: BinaryHeap::new(),
             refills: VecDeque::new(),
@@ -151,10 +154,17 @@ impl State {
             to_enqueue.iter().for_each(|lane| queues.lanes[*lane].is_enqueued = false);
             self.hosts.drop_reference(before);
         }
-        queues.max_in_flight = limits.max_in_flight.max(1);
-        self.tenants[queues.tenant].max_in_flight = limits.tenant_max_in_flight.max(1);
+        let before = std::mem::replace(&mut queues.max_in_flight, limits.max_in_flight.max(1));
+        let (may_send_more, tenant) = (before < queues.max_in_flight, queues.tenant);
         for lane in to_enqueue {
             self.enqueue_lane(limits.webhook_id, lane);
+        }
+        if may_send_more {
+            self.enqueue_next_lanes(limits.webhook_id);
+        }
+        let tenant_max = limits.tenant_max_in_flight.max(1);
+        if std::mem::replace(&mut self.tenants[tenant].max_in_flight, tenant_max) < tenant_max {
+            self.resume_tenant(tenant);
         }
         self.webhooks.entry(limits.webhook_id).or_insert_with(|| unreachable!("the entry was inserted above"))
     }
@@ -212,7 +222,9 @@ impl State {
         queue.unsettled += 1;
         self.unsettled += 1;
         self.unsettled_retries += usize::from(queue.is_retry());
-        self.tenants[queues.tenant].unsettled += 1;
+        let index = queues.tenant;
+        self.tenants[index].unsettled += 1;
+        self.update_share_queue(index);
     }
 
     fn free_slot(&mut self, webhook_id: WebhookId, lane: &Lane) {
@@ -224,7 +236,8 @@ impl State {
         self.unsettled_retries -= usize::from(is_retry(lane));
         let index = queues.tenant;
         self.tenants[index].unsettled -= 1;
-        self.resume_next_tenant(index);
+        self.update_share_queue(index);
+        self.resume_tenant(index);
     }
 
     /// Puts a committed delivery into its queue.
