@@ -50,7 +50,10 @@ mod trace;
 mod wakeups;
 
 pub use control::{ChangeError, CircuitCounts, GateStatus, ReplayError, ReplayTo, WaitReason};
-pub use coordinate::{CircuitAction, redis::TokenReply};
+pub use coordinate::{
+    CircuitAction,
+    redis::{TokenReply, check_redis, check_redis_settings},
+};
 pub use dispatch::{Load, TenantInMemory};
 pub use engine::Engine;
 pub use mailer::{MailError, MailFuture, Mailed, Mailer, MailerHandle};

@@ -7,6 +7,8 @@ pub mod archive;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+#[cfg(test)]
+mod documentation;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;

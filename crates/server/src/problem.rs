@@ -16,9 +16,11 @@ use utoipa::{
 };
 
 use crate::{
-    app::{AppError, CODE_INVALID_FIELD, store_error_code},
+    app::{AppError, store_error_code},
     request::body::BodyError,
 };
+
+pub(crate) use crate::app::ErrorCode;
 
 /// Error response, sent as `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -53,7 +55,9 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Self {
+        debug_assert!(code.statuses().contains(&status.as_u16()), "{status} is not documented for {code:?}");
+        let code = code.name();
         Self {
             kind: format!("urn:redrive:problem:{code}"),
             title: status.canonical_reason().unwrap_or("Error"),
@@ -70,7 +74,7 @@ impl Problem {
     pub(crate) fn internal() -> Self {
         let detail = "internal error; the request may have taken effect: check the result before you send it again, and \
                       report the request_id to the operator";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::InternalError, detail)
     }
 
     pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
@@ -97,7 +101,7 @@ pub(crate) fn name_request(response: &mut Response, id: &str) {
 impl From<FieldError> for Problem {
     fn from(invalid: FieldError) -> Self {
         let field = invalid.field.clone().into_owned();
-        Self::new(StatusCode::BAD_REQUEST, CODE_INVALID_FIELD, invalid.to_string()).field(field)
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidField, invalid.to_string()).field(field)
     }
 }
 
@@ -132,9 +136,9 @@ impl From<StoreError> for Problem {
 impl From<BodyError> for Problem {
     fn from(error: BodyError) -> Self {
         let (status, code) = match error {
-            BodyError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            BodyError::TooSlow => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            BodyError::Incomplete => (StatusCode::BAD_REQUEST, "incomplete_body"),
+            BodyError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge),
+            BodyError::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorCode::BodyTimeout),
+            BodyError::Incomplete => (StatusCode::BAD_REQUEST, ErrorCode::IncompleteBody),
         };
         Self::new(status, code, error.to_string())
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use redrive_core::security::vault::{MasterKey, Vault};
+use redrive_core::security::vault::{MasterKey, MasterKeyId, Vault};
 use redrive_engine::clock;
 use redrive_store::{Store, StoreError};
 
@@ -10,6 +10,9 @@ use crate::{
     config::{Backend, Config, ConfigError, Profile, warn_if_exposed},
     files::write_private,
 };
+
+/// Name of the file that holds the master key created by `redrive dev`.
+const DEV_KEY: &str = "master.key";
 
 /// Reason why the vault cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +59,30 @@ pub(crate) fn open(config: &Config, profile: Profile, backend: &Backend) -> Resu
     Ok(Vault::new(&current, &config.secrets.others()?, clock::secret_bytes))
 }
 
+/// Opens the vault like [`open`], but creates no key: returns `None` where `redrive dev` would create one.
+pub(crate) fn open_existing(
+    config: &Config,
+    profile: Profile,
+    backend: &Backend,
+) -> Result<Option<Vault>, VaultError> {
+    let is_created = config.secrets.current()?.is_none()
+        && profile == Profile::Dev
+        && !backend.sibling_path(DEV_KEY).exists();
+    if is_created {
+        config.secrets.others()?;
+        return Ok(None);
+    }
+    open(config, profile, backend).map(Some)
+}
+
 /// Rejects a store that contains secrets which this vault cannot decrypt.
 pub(crate) async fn check(vault: &Vault, store: &dyn Store) -> Result<(), VaultError> {
-    match store.sealing_keys().await?.into_iter().find(|key| !vault.can_unseal(*key)) {
+    check_keys(vault, &store.sealing_keys().await?)
+}
+
+/// Rejects secrets that are encrypted with a master key which this vault does not have.
+pub(crate) fn check_keys(vault: &Vault, sealing_keys: &[MasterKeyId]) -> Result<(), VaultError> {
+    match sealing_keys.iter().find(|key| !vault.can_unseal(**key)) {
         None => Ok(()),
         Some(key) => Err(VaultError::Unknown { key: key.to_string() }),
     }
@@ -71,7 +95,7 @@ pub(crate) fn new_key() -> MasterKey {
 
 /// Returns the key of `redrive dev`, creating it next to the data if there is none.
 fn dev_key(backend: &Backend) -> Result<MasterKey, VaultError> {
-    let path = backend.sibling_path("master.key");
+    let path = backend.sibling_path(DEV_KEY);
     match write_private(&path, &new_key().reveal()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

@@ -16,7 +16,7 @@ use serde::{
 use super::AppState;
 use crate::{
     app::{
-        App, AppError, Caller,
+        App, AppError, Caller, ErrorCode,
         parse::{PARSE_WORK_PER_BYTE, json::parse_object},
     },
     problem::Problem,
@@ -122,7 +122,7 @@ impl<T: DeserializeOwned> Query<T> {
                 let detail = rejection.body_text();
                 let detail = detail.rsplit("string: ").next().unwrap_or(&detail).to_owned();
                 let field = detail.split_once(": ").map(|(field, _)| field.to_owned());
-                let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_query", detail);
+                let problem = Problem::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidQuery, detail);
                 Err(match field {
                     Some(field) => problem.field(field),
                     None => problem,
@@ -285,7 +285,7 @@ impl FromRequest<AppState> for NoBody {
             false => Ok(Self),
             true => Err(Problem::new(
                 StatusCode::BAD_REQUEST,
-                "invalid_body",
+                ErrorCode::InvalidBody,
                 "this route accepts no body; use query parameters, such as ?webhook_id=…",
             )),
         }
@@ -310,7 +310,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = if given.is_empty() { "none".to_owned() } else { format!("\"{}\"", given.escape_debug()) };
     Err(Problem::new(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "unsupported_media_type",
+        ErrorCode::UnsupportedMediaType,
         format!("send the header `Content-Type: application/json`; it was {given}"),
     ))
 }

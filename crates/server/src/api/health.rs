@@ -8,7 +8,7 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::AppState;
-use crate::problem::Problem;
+use crate::{app::ErrorCode, problem::Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
@@ -36,19 +36,23 @@ async fn healthz() -> &'static str {
 )]
 async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
     if app.is_draining() {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is shutting down"));
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Draining,
+            "the server is shutting down",
+        ));
     }
     if let Some(failure) = app.engine().failure() {
         let detail = format!("this node cannot go on and is exiting: {}", failure.reason);
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "service_down", detail));
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ServiceDown, detail));
     }
     if let Some(down) = app.services_down().into_iter().find(|service| service.essential) {
         let detail = format!("the service {} failed and is being restarted: {}", down.name, down.failure);
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "service_down", detail));
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ServiceDown, detail));
     }
     app.check_store().await.map_err(|error| {
         // The caller is an operator, so the error of the store is returned.
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::StoreUnavailable, error.to_string())
     })?;
     Ok("ready\n")
 }

@@ -9,7 +9,10 @@ use axum::{
 };
 
 use super::{AppState, scope::authenticate};
-use crate::{app::throttle::RateLimitStatus, problem::Problem};
+use crate::{
+    app::{ErrorCode, throttle::RateLimitStatus},
+    problem::Problem,
+};
 
 /// Counts a call, rejects it with 429 if the key is over its rate limit, and adds the `ratelimit-*` headers.
 pub(super) async fn enforce_rate_limit(
@@ -40,7 +43,8 @@ fn rate_limited(requests_per_minute: u32, seconds: u64) -> Response {
         "this key is over its rate limit of {requests_per_minute} calls a minute; nothing was done, call again in \
          {seconds} s"
     );
-    let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into_response();
+    let mut response =
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, detail).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }

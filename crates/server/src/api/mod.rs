@@ -46,7 +46,10 @@ pub(crate) use self::{
     tenants::{TenantsQuery, named},
     webhooks::{REDACTED, WebhookInput, validate_draft},
 };
-use crate::{app::App, problem::Problem};
+use crate::{
+    app::{App, ErrorCode},
+    problem::Problem,
+};
 
 /// State shared by all handlers.
 pub type AppState = Arc<App>;
@@ -134,13 +137,13 @@ fn page(document: utoipa::openapi::OpenApi) -> SwaggerUi {
 async fn route_not_found(request: Request) -> Problem {
     let path: String = request.uri().path().chars().take(200).collect();
     let detail = format!("no route matches {path}; /docs lists all routes");
-    Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
+    Problem::new(StatusCode::NOT_FOUND, ErrorCode::RouteNotFound, detail)
 }
 
 async fn api_disabled() -> Problem {
     let detail = "this node is a worker and serves only /healthz, /readyz, /metrics and /v1/status; \
                   call a node that runs with --role api or all";
-    Problem::new(StatusCode::NOT_FOUND, "api_not_served_here", detail)
+    Problem::new(StatusCode::NOT_FOUND, ErrorCode::ApiNotServedHere, detail)
 }
 
 async fn method_not_allowed(request: Request) -> Problem {
@@ -148,5 +151,5 @@ async fn method_not_allowed(request: Request) -> Problem {
         "{} is not allowed for this route; the Allow header lists the allowed methods",
         request.method()
     );
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail)
 }

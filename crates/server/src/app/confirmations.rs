@@ -14,7 +14,7 @@ use redrive_store::{ConfirmationRequestResult, MailAddress, MailScope};
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, ErrorCode,
     audit::{AuditChange, AuditedAction},
     preferences::holder_of,
 };
@@ -117,7 +117,7 @@ impl App {
         let address = normalize_address(address);
         let Some(policy) = self.engine.mail_policy() else {
             return Err(AppError::conflict(
-                "mail_off",
+                ErrorCode::MailOff,
                 "email is not configured on this server; set smtp.host",
             ));
         };

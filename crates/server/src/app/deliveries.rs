@@ -13,9 +13,8 @@ use redrive_store::{
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, TenantView,
+    Actor, App, AppError, ErrorCode, TenantView,
     audit::{AuditChange, AuditedAction},
-    error::CODE_PAYLOAD_ERASED,
 };
 
 /// Delivery with its current state on this node.
@@ -137,11 +136,11 @@ impl App {
                     Ok((id, AuditChange { after, ..AuditChange::default() }))
                 }
                 RedriveResult::AlreadyRedriven(round) => Err(AppError::conflict(
-                    "already_redriven",
+                    ErrorCode::AlreadyRedriven,
                     format!("this delivery was redriven as {round}; retry that one instead"),
                 )),
                 RedriveResult::Erased => Err(AppError::conflict(
-                    CODE_PAYLOAD_ERASED,
+                    ErrorCode::PayloadErased,
                     "the payload of this delivery's event was erased; it cannot be sent again",
                 )),
                 RedriveResult::NotFound => Err(AppError::NotFound("delivery")),
@@ -171,7 +170,7 @@ impl App {
                 CancelResult::AlreadyEnded(status) => {
                     let status = status.name();
                     Err(AppError::conflict(
-                        "delivery_already_ended",
+                        ErrorCode::DeliveryAlreadyEnded,
                         format!("the delivery is already {status}"),
                     ))
                 }

@@ -4,24 +4,20 @@ use redrive_core::FieldError;
 use redrive_engine::{ChangeError, PublishError, ReplayError};
 use redrive_store::StoreError;
 
-/// Error code of actions that need an erased payload.
-pub(crate) const CODE_PAYLOAD_ERASED: &str = "payload_erased";
-
-/// Error code of an invalid field.
-pub(crate) const CODE_INVALID_FIELD: &str = "invalid_field";
+use super::ErrorCode;
 
 /// Returns the stable code of a store error.
-pub(crate) fn store_error_code(error: &StoreError) -> &'static str {
+pub(crate) fn store_error_code(error: &StoreError) -> ErrorCode {
     match error {
-        StoreError::TooSlow => "query_too_slow",
-        StoreError::OffsetTooFar => CODE_INVALID_FIELD,
-        StoreError::Overloaded => "overloaded",
-        StoreError::Busy(_) => "busy",
+        StoreError::TooSlow => ErrorCode::QueryTooSlow,
+        StoreError::OffsetTooFar => ErrorCode::InvalidField,
+        StoreError::Overloaded => ErrorCode::Overloaded,
+        StoreError::Busy(_) => ErrorCode::Busy,
         StoreError::Unavailable(_)
         | StoreError::WriterEnded(_)
         | StoreError::Fenced
         | StoreError::OutOfOrder
-        | StoreError::InvalidItem(_) => "store_unavailable",
+        | StoreError::InvalidItem(_) => ErrorCode::StoreUnavailable,
     }
 }
 
@@ -41,7 +37,7 @@ pub enum AppError {
     #[error("{detail}")]
     Malformed {
         /// Stable error code.
-        code: &'static str,
+        code: ErrorCode,
         /// Description with instructions.
         detail: String,
     },
@@ -49,7 +45,7 @@ pub enum AppError {
     #[error("{detail}")]
     SchemaViolation {
         /// Stable error code.
-        code: &'static str,
+        code: ErrorCode,
         /// Invalid field.
         field: String,
         /// Description with instructions.
@@ -59,7 +55,7 @@ pub enum AppError {
     #[error("{detail}")]
     Unprocessable {
         /// Stable error code.
-        code: &'static str,
+        code: ErrorCode,
         /// Field that causes the error, if it is a single one.
         field: Option<String>,
         /// Description with instructions.
@@ -72,7 +68,7 @@ pub enum AppError {
     #[error("{detail}")]
     Conflict {
         /// Stable error code.
-        code: &'static str,
+        code: ErrorCode,
         /// Description with instructions.
         detail: String,
     },
@@ -104,34 +100,34 @@ pub enum AppError {
 }
 
 impl AppError {
-    pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
+    pub(crate) fn conflict(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self::Conflict { code, detail: detail.into() }
     }
 
-    pub(crate) fn malformed(code: &'static str, detail: impl Into<String>) -> Self {
+    pub(crate) fn malformed(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self::Malformed { code, detail: detail.into() }
     }
 
     /// Returns the stable error code, as in responses of the API and in messages that a source rejects.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden(_) => "forbidden",
-            Self::Invalid(_) => CODE_INVALID_FIELD,
+            Self::Unauthorized => ErrorCode::Unauthorized,
+            Self::Forbidden(_) => ErrorCode::Forbidden,
+            Self::Invalid(_) => ErrorCode::InvalidField,
             Self::Malformed { code, .. }
             | Self::SchemaViolation { code, .. }
             | Self::Unprocessable { code, .. }
-            | Self::Conflict { code, .. } => code,
-            Self::NotFound(_) => "not_found",
-            Self::TooLarge(_) => "payload_too_large",
-            Self::BatchTooCostly(_) => "batch_too_costly",
-            Self::OverQuota { .. } => "quota_exceeded",
-            Self::TooManyExports { .. } => "too_many_exports",
+            | Self::Conflict { code, .. } => *code,
+            Self::NotFound(_) => ErrorCode::NotFound,
+            Self::TooLarge(_) => ErrorCode::PayloadTooLarge,
+            Self::BatchTooCostly(_) => ErrorCode::BatchTooCostly,
+            Self::OverQuota { .. } => ErrorCode::QuotaExceeded,
+            Self::TooManyExports { .. } => ErrorCode::TooManyExports,
             Self::Store(error) => store_error_code(error),
         }
     }
 
-    fn invalid_event_type(code: &'static str, error: &PublishError) -> Self {
+    fn invalid_event_type(code: ErrorCode, error: &PublishError) -> Self {
         Self::SchemaViolation { code, field: "event_type".into(), detail: format!("event_type: {error}") }
     }
 }
@@ -144,16 +140,19 @@ impl From<PublishError> for AppError {
             PublishError::SchemaViolation(violation) => {
                 let detail = format!("{violation}; GET /v1/event-types returns the schema");
                 Self::SchemaViolation {
-                    code: "schema_violation",
+                    code: ErrorCode::SchemaViolation,
                     field: violation.field.into_owned(),
                     detail,
                 }
             }
-            PublishError::Unregistered(_) => Self::invalid_event_type("event_type_not_registered", &error),
-            PublishError::Archived(_) => Self::invalid_event_type("event_type_archived", &error),
-            PublishError::KeyReused(_) => {
-                Self::conflict("idempotency_key_reused", format!("{error}; use a new key for a new event"))
+            PublishError::Unregistered(_) => {
+                Self::invalid_event_type(ErrorCode::EventTypeNotRegistered, &error)
             }
+            PublishError::Archived(_) => Self::invalid_event_type(ErrorCode::EventTypeArchived, &error),
+            PublishError::KeyReused(_) => Self::conflict(
+                ErrorCode::IdempotencyKeyReused,
+                format!("{error}; use a new key for a new event"),
+            ),
             PublishError::BatchTooCostly => Self::BatchTooCostly(error.to_string()),
             PublishError::NoTenant => Self::NotFound("tenant"),
             PublishError::Store(error) => error.into(),
@@ -166,9 +165,9 @@ impl From<ReplayError> for AppError {
         match error {
             ReplayError::NotFound => Self::NotFound("event"),
             ReplayError::NoWebhook(_) => Self::NotFound("webhook"),
-            ReplayError::NoTarget => Self::conflict("nothing_to_replay", error.to_string()),
-            ReplayError::StillPending(_) => Self::conflict("delivery_pending", error.to_string()),
-            ReplayError::Erased => Self::conflict(CODE_PAYLOAD_ERASED, error.to_string()),
+            ReplayError::NoTarget => Self::conflict(ErrorCode::NothingToReplay, error.to_string()),
+            ReplayError::StillPending(_) => Self::conflict(ErrorCode::DeliveryPending, error.to_string()),
+            ReplayError::Erased => Self::conflict(ErrorCode::PayloadErased, error.to_string()),
             ReplayError::Store(error) => error.into(),
         }
     }

@@ -8,7 +8,7 @@ use redrive_store::{EventType, PageRequest, RegisterResult, UpdateResult, Versio
 use serde_json::{Value, json};
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, ErrorCode,
     audit::{AuditChange, AuditedAction},
 };
 
@@ -61,12 +61,12 @@ impl App {
                     let detail = format!(
                         "the event type {name} already exists; PATCH /v1/event-types/{name} changes it"
                     );
-                    return Err(AppError::conflict("event_type_exists", detail));
+                    return Err(AppError::conflict(ErrorCode::EventTypeExists, detail));
                 }
                 RegisterResult::LimitReached => {
                     let detail =
                         format!("the tenant has the maximum of {MAX_EVENT_TYPES} event types; delete some");
-                    return Err(AppError::conflict("too_many_event_types", detail));
+                    return Err(AppError::conflict(ErrorCode::TooManyEventTypes, detail));
                 }
             }
             self.engine.catalogue_changed(&tenant_id).await?;

@@ -9,7 +9,7 @@ use redrive_store::{EventFilter, ListingPage, PageRequest, StoreError, StoredEve
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, TenantView,
+    Actor, App, AppError, ErrorCode, TenantView,
     audit::{AuditChange, AuditedAction},
     quota::QuotaReservation,
 };
@@ -129,7 +129,7 @@ impl App {
             return Ok(());
         }
         Err(AppError::Unprocessable {
-            code: "loop_detected",
+            code: ErrorCode::LoopDetected,
             field: None,
             detail: format!(
                 "the event has passed through {hops} deliveries, and events.max_hops is {max_hops}: an endpoint publishes \

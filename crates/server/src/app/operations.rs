@@ -11,7 +11,7 @@ use redrive_store::{ListingPage, Operation, OperationRequest, PageRequest};
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, TenantView,
+    Actor, App, AppError, ErrorCode, TenantView,
     audit::{AuditChange, AuditedAction},
     deliveries::DeliveryDetails,
     view::VisiblePage,
@@ -95,7 +95,7 @@ impl App {
             let Some(operation) = started else {
                 let detail =
                     "this tenant has too many running bulk operations; wait for one to end, or cancel one";
-                return Err(AppError::conflict("too_many_operations", detail));
+                return Err(AppError::conflict(ErrorCode::TooManyOperations, detail));
             };
             let change = AuditChange {
                 object: Some(operation.id.to_string()),
@@ -216,9 +216,10 @@ impl From<OperationActionError> for AppError {
     fn from(error: OperationActionError) -> Self {
         match error {
             OperationActionError::NotFound => Self::NotFound("operation"),
-            OperationActionError::InvalidState(why) => {
-                Self::conflict("operation_already_ended", format!("the operation cannot be changed: {why}"))
-            }
+            OperationActionError::InvalidState(why) => Self::conflict(
+                ErrorCode::OperationAlreadyEnded,
+                format!("the operation cannot be changed: {why}"),
+            ),
             OperationActionError::Store(error) => error.into(),
         }
     }

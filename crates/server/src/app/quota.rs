@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use redrive_core::{TenantId, Time, tenancy::quota::DailyUsage};
 use redrive_store::{EventFilter, PageRequest, Visibility};
 
-use super::{App, AppError};
+use super::{App, AppError, ErrorCode};
 
 /// Daily usage of tenants that have a limit.
 #[derive(Default)]
@@ -109,7 +109,7 @@ impl App {
             let detail = format!(
                 "this tenant has reached the limit of {cap} webhooks (limits.caps.webhooks_per_tenant); delete one"
             );
-            return Err(AppError::conflict("cap_reached", detail));
+            return Err(AppError::conflict(ErrorCode::CapReached, detail));
         }
         let Some(max) = found.rules.quotas.max_webhooks else { return Ok(()) };
         if !self.has_webhooks(tenant_id, max).await? {
@@ -119,6 +119,6 @@ impl App {
             "this tenant has reached its quota of {max} webhooks; delete one, or ask the operator for a higher quota"
         );
         self.engine.quota_reached(tenant_id, "max_webhooks", &detail, None);
-        Err(AppError::conflict("quota_exceeded", detail))
+        Err(AppError::conflict(ErrorCode::QuotaExceeded, detail))
     }
 }

@@ -4,7 +4,7 @@ use redrive_core::{FieldError, KeyId, TenantId, Time, tenancy::TenantRules};
 use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 
 use super::{
-    Actor, App, AppError, Caller, NewKey, TenantView,
+    Actor, App, AppError, Caller, ErrorCode, NewKey, TenantView,
     audit::{self, AuditChange, AuditedAction},
     auth::Role,
 };
@@ -44,7 +44,7 @@ impl App {
         let created = self.with_audit(actor, audited, async {
             if !self.store().create_tenant(tenant.clone()).await? {
                 return Err(AppError::conflict(
-                    "tenant_exists",
+                    ErrorCode::TenantExists,
                     format!(
                         "the tenant {} exists or was deleted; ids are not reused, choose another one",
                         tenant.id
@@ -95,7 +95,7 @@ impl App {
         let before = Some(audit::tenant_json(&self.tenant(id.clone()).await?));
         if id == TenantId::default() {
             return Err(AppError::conflict(
-                "default_tenant_protected",
+                ErrorCode::DefaultTenantProtected,
                 "the tenant default cannot be deleted; delete its webhooks instead",
             ));
         }

@@ -19,7 +19,7 @@ use redrive_engine::{EventDraft, PublishReceipt, clock};
 use redrive_store::PageRequest;
 
 use super::{
-    Actor, App, AppError, Caller, Capability, TenantView,
+    Actor, App, AppError, Caller, Capability, ErrorCode, TenantView,
     audit::{self, AuditChange, AuditedAction},
     confirmations::owner_email,
 };
@@ -447,7 +447,10 @@ impl App {
         // A test that has to wait says nothing about the endpoint, so it is rejected.
         if let Some(todo) = blocking_action(&webhook.state) {
             let state = webhook.state.name();
-            return Err(AppError::conflict("webhook_not_active", format!("the webhook is {state}; {todo}")));
+            return Err(AppError::conflict(
+                ErrorCode::WebhookNotActive,
+                format!("the webhook is {state}; {todo}"),
+            ));
         }
         let draft = EventDraft {
             tenant_id: view.id,
@@ -481,7 +484,7 @@ fn require_credentials(
     let Some(first) = missing.first() else { return Ok(()) };
     let fields = missing.join(", ");
     Err(AppError::Unprocessable {
-        code: "credentials_required",
+        code: ErrorCode::CredentialsRequired,
         field: Some(first.clone()),
         detail: format!(
             "the new url has another scheme, host or port, and stored credentials are not sent there; send {fields} \
@@ -494,7 +497,7 @@ fn require_enabled(webhook: &Webhook) -> Result<(), AppError> {
     match webhook.state.cancel_reason() {
         None => Ok(()),
         Some(reason) => Err(AppError::conflict(
-            "webhook_disabled",
+            ErrorCode::WebhookDisabled,
             format!(
                 "the webhook is disabled ({reason}); enable it with POST /v1/webhooks/{}/enable",
                 webhook.id
@@ -506,11 +509,11 @@ fn require_enabled(webhook: &Webhook) -> Result<(), AppError> {
 fn require_verifiable(webhook: &Webhook, now: Time) -> Result<(), AppError> {
     match &webhook.state {
         WebhookState::Paused => {
-            Err(AppError::conflict("webhook_paused", "the webhook is paused; resume it first"))
+            Err(AppError::conflict(ErrorCode::WebhookPaused, "the webhook is paused; resume it first"))
         }
         WebhookState::PendingVerification(verification) if !verification.may_restart(now) => {
             Err(AppError::conflict(
-                "verification_too_frequent",
+                ErrorCode::VerificationTooFrequent,
                 "a challenge was sent less than 30 seconds ago; retry later",
             ))
         }
@@ -521,7 +524,7 @@ fn require_verifiable(webhook: &Webhook, now: Time) -> Result<(), AppError> {
 fn require_verified(webhook: &Webhook) -> Result<(), AppError> {
     match webhook.state {
         WebhookState::PendingVerification(_) => Err(AppError::conflict(
-            "pending_verification",
+            ErrorCode::PendingVerification,
             "the webhook's endpoint has not echoed its challenge yet; nothing is sent until it has",
         )),
         _ => Ok(()),
@@ -540,7 +543,7 @@ fn require_future(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
 fn require_unexpired(expires_at: Option<Time>, now: Time) -> Result<(), AppError> {
     match expires_at {
         Some(at) if at <= now => Err(AppError::conflict(
-            "webhook_expired",
+            ErrorCode::WebhookExpired,
             format!(
                 "the webhook expired at {at}; PATCH it with \"active\": true and a later expires_at, or null"
             ),
@@ -558,7 +561,7 @@ fn check_receiving(state: Option<&WebhookState>) -> Result<(), AppError> {
         }
         None => "was deleted; replay the event to another one".to_owned(),
     };
-    Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
+    Err(AppError::conflict(ErrorCode::WebhookNotActive, format!("the webhook {what}")))
 }
 
 /// Returns what must be done before events are sent to a webhook. Returns `None` if it is active.

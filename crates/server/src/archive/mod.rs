@@ -97,6 +97,15 @@ impl Archive {
         Ok(storage.map(Self))
     }
 
+    /// Checks the settings like [`Self::open`], but creates no folder.
+    pub fn check(config: &config::Archive) -> Result<(), ArchiveError> {
+        match config.location()? {
+            Some(ArchiveLocation::Folder(folder)) => crate::files::check_folder(&folder)
+                .map_err(|error| ArchiveError::Storage(format!("{}: {error}", folder.display()))),
+            _ => Self::open(config).map(drop),
+        }
+    }
+
     /// Stores an object, then its manifest. Idempotent.
     pub async fn put(&self, object: ArchiveObject) -> Result<(), ArchiveError> {
         let manifest = Manifest::new(&object);

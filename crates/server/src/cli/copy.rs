@@ -23,6 +23,7 @@ use crate::{
 
 /// Interval of progress lines if standard error is not a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const NO_TARGET: &str = "--to: must be postgres://USER@HOST:PORT/DATABASE, an empty database";
 const BAR: &str = "{prefix:16} [{bar:30}] {human_pos} of {human_len}, {per_sec}, {eta} left";
 const DONE_BAR: &str = "{prefix:16} {human_len} rows";
 
@@ -48,6 +49,9 @@ pub(super) struct CopyArgs {
 
 pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
     let StoreCommand::Copy(args) = command;
+    if !args.to.starts_with("postgres") {
+        return Err(CliError::message(NO_TARGET));
+    }
     let target = DatabaseArgs { config: args.config.clone(), database_url: Some(args.to.clone()) };
     let config = target.load(Profile::Serve)?;
     let _ = telemetry::start(&config.log);
@@ -56,7 +60,7 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
         return Err(CliError::message("--from: must be sqlite:PATH, the file to copy"));
     };
     let Backend::Postgres(options) = config.database.backend()? else {
-        return Err(CliError::message("--to: must be postgres://USER@HOST:PORT/DATABASE, an empty database"));
+        return Err(CliError::message(NO_TARGET));
     };
     let display = ProgressDisplay::new();
     let copied = block_on(async {

@@ -8,7 +8,7 @@ use redrive_store::{ApiKey, OpenError, PageRequest, Store};
 use serde_json::{Value, json};
 
 use super::{
-    CliError, ServerArgs, block_on,
+    CliError, ServerArgs, block_on, creation,
     remote::{IN_USE, Remote},
     run::DEV_KEY,
 };
@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {
-    /// Create a key and print it; it cannot be shown again.
+    /// Create a key and print it; it cannot be shown again. Creates the database if there is none.
     Create(CreateArgs),
     /// List keys, without their secrets.
     List(KeyScopeArgs),
@@ -104,22 +104,18 @@ enum KeyBackend {
 /// Opens an existing store without migrating its schema.
 async fn open_existing(args: &ServerArgs) -> Result<KeyBackend, CliError> {
     let config = args.load(Profile::Serve)?;
-    let mut backend = config.database.backend()?;
-    match &mut backend {
-        Backend::Sqlite(path) if !path.exists() => {
-            let path = path.display();
-            return Err(CliError::message(format!(
-                "no database at {path}; set it with --database-url sqlite:PATH"
-            )));
-        }
-        Backend::Sqlite(_) => {}
-        Backend::Postgres(options) => options.migrate = false,
-    }
-    open(&config, &backend).await
+    let backend = creation::require_existing(config.database.backend()?)?;
+    let opened = store::open(&backend, None).await;
+    or_server(&config, &backend, opened).await
 }
 
-async fn open(config: &Config, backend: &Backend) -> Result<KeyBackend, CliError> {
-    match store::open(backend, None).await {
+/// Uses the server that has the database open if the store cannot be opened for this reason.
+async fn or_server(
+    config: &Config,
+    backend: &Backend,
+    opened: Result<Arc<dyn Store>, OpenError>,
+) -> Result<KeyBackend, CliError> {
+    match opened {
         Ok(store) => {
             let keys = KeyCache::load(&*store, None).await?;
             Ok(KeyBackend::Store(store, keys))
@@ -164,7 +160,7 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
     let tenant_id = args.which.tenant()?;
     let config = args.which.server.load(Profile::Serve)?;
     let backend = config.database.backend()?;
-    let (id, key) = match open(&config, &backend).await? {
+    let (id, key) = match or_server(&config, &backend, creation::open(&backend).await).await? {
         KeyBackend::Store(store, keys) => {
             let now = store::now(&*store).await?;
             let entry =

@@ -1,9 +1,14 @@
 //! Command line interface.
 
 mod archive;
+mod backup;
 mod clock;
+mod configuration;
 mod copy;
+mod creation;
 mod demo;
+mod doctor;
+mod generate;
 mod keys;
 mod mail;
 mod migrate;
@@ -13,10 +18,11 @@ mod remote;
 mod run;
 mod secrets;
 mod status;
+mod systemd;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use redrive_core::Role;
 
 use crate::config::{self, Config, ConfigError, ExposedFile, Overrides, Profile};
@@ -68,11 +74,19 @@ enum Command {
     },
     /// Send a test email with the server's settings, and explain a failure.
     TestEmail(mail::TestEmailArgs),
-    /// Show or validate the configuration.
+    /// Create, show or validate the configuration.
     Config {
         #[command(subcommand)]
-        command: ConfigCommand,
+        command: configuration::ConfigCommand,
     },
+    /// Check this machine and the configured servers before the first start. Exit code: 0 ok, 1 warning, 2 critical.
+    Doctor(doctor::DoctorArgs),
+    /// Copy the SQLite database to a file while the server runs; prints the commands to use for PostgreSQL.
+    Backup(backup::BackupArgs),
+    /// Print a completion script for a shell.
+    Completions(generate::CompletionsArgs),
+    /// Write the man pages to a folder.
+    Man(generate::ManArgs),
 }
 
 #[derive(Args, Clone)]
@@ -112,8 +126,8 @@ impl DatabaseArgs {
 struct ServerArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Address and port to listen on (port 0 picks a free one), or those of the running server to contact.
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Host and port to listen on (port 0 picks a free one), or those of the running server to contact.
+    #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 }
 
@@ -155,29 +169,6 @@ impl RunArgs {
             ..Overrides::default()
         };
         self.server.load_with(profile, flags)
-    }
-}
-
-#[derive(Subcommand)]
-enum ConfigCommand {
-    /// Print the effective settings, with secrets redacted.
-    Show(ProfileArgs),
-    /// Validate the settings.
-    Check(ProfileArgs),
-}
-
-#[derive(Args)]
-struct ProfileArgs {
-    /// Use the defaults of `redrive dev` instead of those of `redrive serve`.
-    #[arg(long)]
-    dev: bool,
-    #[command(flatten)]
-    run: RunArgs,
-}
-
-impl ProfileArgs {
-    fn load(&self) -> Result<Config, ConfigError> {
-        self.run.load(if self.dev { Profile::Dev } else { Profile::Serve })
     }
 }
 
@@ -241,7 +232,11 @@ pub fn main() -> ExitCode {
         Command::Status(args) => return status::run(&args),
         Command::Clock { command } => clock::run(&command),
         Command::TestEmail(args) => mail::run(&args),
-        Command::Config { command } => configuration(command),
+        Command::Config { command } => configuration::run(command),
+        Command::Doctor(args) => return doctor::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Completions(args) => generate::print_completions(&args),
+        Command::Man(args) => generate::write_man_pages(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -261,19 +256,17 @@ fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
     run::run(run::Start { config, profile, reread: Some(reread), demo: None })
 }
 
-#[expect(clippy::print_stdout, reason = "the result of a command goes to standard output")]
-fn configuration(command: ConfigCommand) -> Result<(), CliError> {
-    match command {
-        ConfigCommand::Show(args) => {
-            let text =
-                toml::to_string(&args.load()?).map_err(|error| CliError::message(error.to_string()))?;
-            print!("{text}");
+/// Prints text on standard output. A reader that closes the pipe early, such as `head`, is no error.
+fn print_text(text: &str) -> Result<(), CliError> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CliError::message(format!("standard output cannot be written: {error}")))
         }
-        ConfigCommand::Check(args) => {
-            let profile = if args.dev { Profile::Dev } else { Profile::Serve };
-            args.load()?.check_secret_files(profile)?;
-            println!("The configuration is valid.");
-        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Returns the definition of the command line.
+fn command() -> clap::Command {
+    Cli::command()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redrive_egress::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::CliError;
+use super::{CliError, systemd};
 use crate::{
     app::App,
     config::{Config, ConfigError},
@@ -23,6 +23,7 @@ pub(super) fn on_hangup(reread: ConfigReader, app: Arc<App>, egress: Client) -> 
         .map_err(|error| CliError::message(format!("installing the signal handler failed: {error}")))?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            systemd::notify_reloading();
             match reread() {
                 Ok(config) => {
                     // Exposed secret files are only logged here; they do not stop a running server.
@@ -33,6 +34,7 @@ pub(super) fn on_hangup(reread: ConfigReader, app: Arc<App>, egress: Client) -> 
                     tracing::error!(%error, "reload failed: invalid configuration; egress rules unchanged");
                 }
             }
+            systemd::notify_reloaded();
         }
     });
     Ok(())

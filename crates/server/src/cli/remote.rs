@@ -1,10 +1,11 @@
 //! API client of the CLI. It is the only connection that the CLI opens, and it goes only to the address in the
 //! server's own settings.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
+use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{Request, client::conn::http1, header};
+use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{
@@ -13,13 +14,13 @@ use tokio::{
 };
 
 use super::{CliError, pinned_tls};
-use crate::config::Config;
+use crate::config::{Config, HostPort};
 
 /// Error prefix for calls that are sent because the server has the database open.
 pub(super) const IN_USE: &str = "the database is in use, but ";
 
 pub(super) struct Remote {
-    address: SocketAddr,
+    address: HostPort,
     /// Path of the server's certificate. `None` if the server does not use TLS.
     certificate: Option<PathBuf>,
     key: String,
@@ -30,7 +31,12 @@ pub(super) struct Remote {
 impl Remote {
     /// Creates a client for the server with these settings.
     pub(super) fn new(config: &Config, key: String, lead: &'static str) -> Self {
-        Self { address: config.server.listen, certificate: config.server.tls_cert.clone(), key, lead }
+        Self {
+            address: config.server.listen.for_local_client(),
+            certificate: config.server.tls_cert.clone(),
+            key,
+            lead,
+        }
     }
 
     /// Calls the API and returns the response body. The message of an API error is passed on unchanged.
@@ -40,20 +46,44 @@ impl Remote {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
-        let address = self.address;
+        let (status, bytes) = self.request(method, path, body).await?;
+        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        if status.is_success() {
+            return Ok(value);
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        if self.certificate.is_none() && text.contains("speaks TLS") {
+            return Err(CliError::message(
+                "the server speaks TLS; give this command the same --config as the server, or the same \
+                 REDRIVE_SERVER_TLS_CERT and REDRIVE_SERVER_TLS_KEY",
+            ));
+        }
+        let detail = value["detail"].as_str().unwrap_or(&text);
+        Err(CliError::message(format!("the server returned {status}: {detail}")))
+    }
+
+    /// Sends a request and returns the status and the body of the response.
+    pub(super) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Bytes), CliError> {
         let to_error = |why: String| self.unreachable(&why);
-        let stream = TcpStream::connect(address).await.map_err(|error| to_error(error.to_string()))?;
+        let addresses = self.address.resolve().map_err(|error| to_error(error.to_string()))?;
+        let stream = TcpStream::connect(&addresses[..]).await.map_err(|error| to_error(error.to_string()))?;
+        let peer = stream.peer_addr().map_err(|error| to_error(error.to_string()))?;
         match &self.certificate {
             None => self.send(stream, method, path, body).await,
             Some(file) => {
-                let stream = pinned_tls::connect(stream, address.ip(), file).await;
+                let stream = pinned_tls::connect(stream, peer.ip(), file).await;
                 self.send(stream.map_err(to_error)?, method, path, body).await
             }
         }
     }
 
     fn unreachable(&self, why: &str) -> CliError {
-        let (lead, address) = (self.lead, self.address);
+        let (lead, address) = (self.lead, &self.address);
         CliError::message(format!(
             "{lead}no server responds on {address} ({why}); name its address with --listen, \
              and its other settings with --config"
@@ -66,7 +96,7 @@ impl Remote {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Value, CliError>
+    ) -> Result<(StatusCode, Bytes), CliError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -81,24 +111,11 @@ impl Remote {
             .header(header::HOST, self.address.to_string())
             .header(header::AUTHORIZATION, format!("Bearer {}", self.key))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(bytes::Bytes::from(body)))
+            .body(Full::new(Bytes::from(body)))
             .map_err(|error| CliError::message(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| to_error(error.to_string()))?;
         let status = response.status();
-        let bytes =
-            response.into_body().collect().await.map_err(|error| to_error(error.to_string()))?.to_bytes();
-        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        if status.is_success() {
-            return Ok(value);
-        }
-        let text = String::from_utf8_lossy(&bytes);
-        if self.certificate.is_none() && text.contains("speaks TLS") {
-            return Err(CliError::message(
-                "the server speaks TLS; give this command the same --config as the server, or the same \
-                 REDRIVE_SERVER_TLS_CERT and REDRIVE_SERVER_TLS_KEY",
-            ));
-        }
-        let detail = value["detail"].as_str().unwrap_or(&text);
-        Err(CliError::message(format!("the server returned {status}: {detail}")))
+        let bytes = response.into_body().collect().await.map_err(|error| to_error(error.to_string()))?;
+        Ok((status, bytes.to_bytes()))
     }
 }

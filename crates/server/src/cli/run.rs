@@ -1,6 +1,11 @@
 //! `redrive dev`, `redrive demo` and `redrive serve`: assemble the server, run it and shut it down cleanly.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::Router;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
@@ -10,7 +15,14 @@ use redrive_engine::{
     Engine, EngineFailure, InternalError, MailerHandle, Service, ServiceKind, Settings, Tracing,
     clock::{self, Clock},
 };
-use redrive_store::Store;
+use redrive_store::{
+    OpenError, Store,
+    sqlite::{self, Inspection},
+};
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -19,18 +31,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CliError,
+    creation::shown_path,
     demo::Demo,
     reload::{self, ConfigReader},
+    systemd,
 };
 use crate::{
     api,
     app::{App, AppSettings, Identity, KeyCache, keys, metrics, session::Sessions},
     archive::Archive,
-    config::{Backend, Config, Profile, warn_if_exposed},
+    config::{Backend, Config, HostPort, Profile, warn_if_exposed},
     dashboard,
-    files::write_private,
+    files::{check_folder, folder_of, write_private},
     http::{self, CertificateWatcher, HttpServer, Tls},
-    mail::MailSender,
+    mail::{self, MailSender},
     otlp::Exporter,
     sources::Sources,
     store, telemetry, vault,
@@ -76,14 +90,18 @@ async fn serve(start: Start) -> Result<(), CliError> {
     config.check_secret_files(profile)?;
     let backend = config.database.backend()?.with_lease(config.cluster.lease.as_duration());
     let vault = vault::open(&config, profile, &backend)?;
+    if let Backend::Sqlite(path) = &backend
+        && !path.exists()
+    {
+        tracing::info!(path = %shown_path(path), "creating a new database");
+    }
     let store = store::open(&backend, Some(&vault)).await?;
     vault::check(&vault, &*store).await?;
     let admin_key = admin_key(&config, profile, &backend)?;
     let keys = load_keys(&config, &*store, admin_key.as_ref()).await?;
     let archive = Archive::open(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
-    let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
-    let (tls, reload) = tls.map_err(|error| CliError::message(error.to_string()))?.unzip();
-    let listener = listen(config.server.listen).await?;
+    let (tls, reload) = load_tls(&config)?.unzip();
+    let listener = listen(&config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::message(error.to_string()))?;
     let egress = build_egress_client(&config, address)?;
     let kind = (profile, demo.is_some());
@@ -116,6 +134,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     );
     let server = http::serve(listener, surface, stop.clone(), timeout);
     run_services(&app, archive, reload);
+    systemd::notify_ready();
     let events = async {
         if let Some(demo) = &demo {
             demo.publish(&app, &stop).await;
@@ -150,6 +169,83 @@ fn run_services(app: &Arc<App>, archive: Option<Archive>, reload: Option<Certifi
         engine.run_service(Service::new("certificate_reload", ServiceKind::Auxiliary, move || {
             watch_certificates(reload.clone(), stop.clone())
         }));
+    }
+}
+
+/// Loads the certificate of the server. Returns `None` if it does not terminate TLS itself.
+fn load_tls(config: &Config) -> Result<Option<(Arc<Tls>, CertificateWatcher)>, CliError> {
+    let loaded = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
+    loaded.map_err(|error| CliError::message(error.to_string()))
+}
+
+/// Checks everything that a start checks, in the same order, without connecting to another server and without changing
+/// anything. Returns notes about what it could not check.
+pub(super) fn check(config: &Config, profile: Profile) -> Result<Vec<String>, CliError> {
+    let mut notes = Vec::new();
+    config.check_secret_files(profile)?;
+    let backend = config.database.backend()?;
+    let vault = vault::open_existing(config, profile, &backend)?;
+    let has_stored_admin_key = match &backend {
+        Backend::Sqlite(path) => {
+            let found = inspect(path)?;
+            if let Some(vault) = &vault {
+                vault::check_keys(vault, &found.sealing_keys)?;
+            }
+            found.has_admin_key
+        }
+        Backend::Postgres(options) => {
+            options.check()?;
+            notes.push("the database was not contacted; check it with: redrive doctor".into());
+            true
+        }
+    };
+    let is_created = profile == Profile::Dev && !backend.sibling_path(DEV_KEY).exists();
+    let has_admin_key = has_stored_admin_key || is_created || admin_key(config, profile, &backend)?.is_some();
+    if config.role.serves_api() && !has_admin_key {
+        return Err(no_admin_key());
+    }
+    Archive::check(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
+    load_tls(config)?;
+    notes.extend(check_listen_address(&config.server.listen)?);
+    for server in &config.egress.dns_servers {
+        resolve_dns_server(server)?;
+    }
+    Exporter::from_settings(&config.tracing, &config.node, &mut Registry::default())?;
+    let has_links = profile == Profile::Dev || config.server.public_base().is_some();
+    mail::check_settings(&config.smtp, has_links)?;
+    if let Some(redis) = &config.engine_settings()?.redis {
+        redrive_engine::check_redis_settings(redis)
+            .map_err(|error| CliError::message(format!("redis.url cannot be used: {error}")))?;
+    }
+    Ok(notes)
+}
+
+/// Inspects a database file. If there is none, checks that it can be created.
+fn inspect(path: &Path) -> Result<Inspection, CliError> {
+    let unusable = |error: std::io::Error| OpenError::Unusable {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    };
+    check_folder(folder_of(path)).map_err(unusable)?;
+    if path.is_dir() {
+        return Err(unusable(Errno::ISDIR.into()).into());
+    }
+    if path.exists() {
+        access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| unusable(error.into()))?;
+    }
+    Ok(sqlite::inspect(path)?.unwrap_or_default())
+}
+
+/// Checks that this machine has the address and may listen on the port. Returns a note if the port is in use, for
+/// instance by the running server itself.
+fn check_listen_address(address: &HostPort) -> Result<Option<String>, CliError> {
+    let bound = address.resolve().and_then(|addresses| std::net::TcpListener::bind(&addresses[..]));
+    match bound {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Ok(Some(format!("{address} is in use at the moment; a second server cannot listen on it")))
+        }
+        Err(error) => Err(cannot_listen(address, &error)),
     }
 }
 
@@ -191,6 +287,7 @@ fn routes(app: &Arc<App>) -> Router {
 /// Waits for the stop signal, then drains the engine.
 async fn drain(app: &App, stop: &CancellationToken, timeout: Duration) {
     stop.cancelled().await;
+    systemd::notify_stopping();
     tracing::info!("shutting down: waiting for requests in flight");
     app.start_draining();
     app.engine().drain(timeout).await;
@@ -204,12 +301,16 @@ async fn load_keys(
 ) -> Result<KeyCache, CliError> {
     let keys = KeyCache::load(store, admin_key.map(|(key, _)| key.as_str())).await?;
     if config.role.serves_api() && !keys.has_admin() {
-        return Err(CliError::message(
-            "no key can administer this server: set REDRIVE_ADMIN_KEY (generate one with: openssl rand -hex 32), \
-             or create a key first with: redrive keys create --admin",
-        ));
+        return Err(no_admin_key());
     }
     Ok(keys)
+}
+
+pub(super) fn no_admin_key() -> CliError {
+    CliError::message(
+        "no key can administer this server: set REDRIVE_ADMIN_KEY (generate one with: openssl rand -hex 32), \
+         or create a key first with: redrive keys create --admin",
+    )
 }
 
 /// Reloads the TLS certificate whenever it is renewed.
@@ -221,9 +322,11 @@ async fn watch_certificates(reload: CertificateWatcher, stop: CancellationToken)
 
 /// Builds the egress client, which never calls the address that this server listens on.
 fn build_egress_client(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
+    let servers: Vec<_> =
+        config.egress.dns_servers.iter().map(resolve_dns_server).collect::<Result<_, _>>()?;
     let egress = Client::new(redrive_egress::Config {
         rules: config.egress.reach(config.server.public_base()),
-        dns_servers: config.egress.dns_servers.clone(),
+        dns_servers: servers.concat(),
         connect_timeout: config.egress.connect_timeout.as_duration(),
         dns_timeout: config.egress.dns_timeout.as_duration(),
         max_response_bytes: config.egress.max_response_bytes,
@@ -290,12 +393,26 @@ async fn assemble(
     Ok(App::new(engine, keys, Sessions::new(vault), rules, metrics))
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
-    TcpListener::bind(address).await.map_err(|error| {
-        CliError::message(format!(
-            "cannot listen on {address}: {error}; choose another with --listen ADDR:PORT"
-        ))
+fn resolve_dns_server(server: &HostPort) -> Result<Vec<SocketAddr>, CliError> {
+    server.resolve().map_err(|error| {
+        CliError::message(format!("egress.dns_servers: {server} cannot be resolved: {error}"))
     })
+}
+
+/// Returns the socket that systemd passed, or else a new one at the configured address.
+async fn listen(address: &HostPort) -> Result<TcpListener, CliError> {
+    let failed = |error: std::io::Error| cannot_listen(address, &error);
+    let passed = systemd::take_listener().map_err(|error| {
+        CliError::message(format!("the socket passed by systemd cannot be used: {error}"))
+    })?;
+    if let Some(listener) = passed {
+        return TcpListener::from_std(listener).map_err(failed);
+    }
+    TcpListener::bind(&address.resolve().map_err(failed)?[..]).await.map_err(failed)
+}
+
+fn cannot_listen(address: &HostPort, error: &std::io::Error) -> CliError {
+    CliError::message(format!("cannot listen on {address}: {error}; choose another with --listen HOST:PORT"))
 }
 
 /// Origin of the admin key.

@@ -4,13 +4,13 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{
-    CliError, ServerArgs, block_on,
+    CliError, ServerArgs, block_on, creation,
     keys::admin_key,
     remote::{IN_USE, Remote},
 };
 use crate::{
     app::{audit, secrets::rewrap_all},
-    config::{Backend, Profile},
+    config::Profile,
     store, vault,
 };
 
@@ -39,10 +39,7 @@ pub(super) fn run(command: SecretsCommand) -> Result<(), CliError> {
 
 async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
     let config = args.load(Profile::Serve)?;
-    let mut backend = config.database.backend()?;
-    if let Backend::Postgres(options) = &mut backend {
-        options.migrate = false;
-    }
+    let backend = creation::require_existing(config.database.backend()?)?;
     let vault = vault::open(&config, Profile::Serve, &backend)?;
     let store = match store::open(&backend, Some(&vault)).await {
         Ok(store) => store,

@@ -1,6 +1,6 @@
 //! `redrive status`: shows the health of a running installation as a table or JSON, with an exit code for scripts.
 
-use std::{io::Write, process::ExitCode};
+use std::{io::Write, process::ExitCode, time::Duration};
 
 use clap::Args;
 use comfy_table::{Table, presets};
@@ -14,6 +14,9 @@ pub(super) struct StatusArgs {
     /// Print the JSON of GET /v1/status.
     #[arg(long)]
     json: bool,
+    /// Only ask whether the server is ready, without a key. Exit code: 0 ready, 1 not ready; for health checks.
+    #[arg(long, conflicts_with = "json")]
+    ready: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -22,8 +25,19 @@ pub(super) struct StatusArgs {
 const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
 pub(super) const UNKNOWN: u8 = 3;
+/// Time for `--ready`: shorter than the usual time limit of a health check.
+const READY_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
+    if args.ready {
+        return match block_on(check_ready(&args.server)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match block_on(load_status(&args.server)) {
         Ok(status) => {
             print(&status, args.json);
@@ -38,6 +52,21 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
             eprintln!("error: {error}");
             UNKNOWN.into()
         }
+    }
+}
+
+/// Fails unless the server accepts work.
+async fn check_ready(server: &ServerArgs) -> Result<(), CliError> {
+    let config = server.load(Profile::Serve)?;
+    let remote = Remote::new(&config, String::new(), "");
+    let Ok(response) = tokio::time::timeout(READY_TIMEOUT, remote.request("GET", "/readyz", None)).await
+    else {
+        return Err(CliError::message(format!("no response within {} s", READY_TIMEOUT.as_secs())));
+    };
+    let (status, body) = response?;
+    match status.is_success() {
+        true => Ok(()),
+        false => Err(CliError::message(format!("not ready: {}", String::from_utf8_lossy(&body).trim()))),
     }
 }
 

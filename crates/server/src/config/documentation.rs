@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::{
     Config, Profile, SETTINGS,
     effective::at,
-    settings::{Kind, Setting},
+    settings::{Kind, Setting, whole_units},
 };
+use crate::documentation::check_generated;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
 const HEAD: &str = "| setting | environment variable | default | purpose and reason |\n|---|---|---|---|\n";
 
 fn table() -> String {
@@ -27,7 +27,7 @@ fn written(kind: Kind, value: &Value) -> String {
         Value::Null => "none".into(),
         Value::Number(number) if kind == Kind::Duration => match number.as_f64().unwrap() {
             0.0 => "0".into(),
-            seconds => format!("`{}`", duration(seconds)),
+            seconds => format!("`{}`", whole_units(seconds)),
         },
         Value::Number(number) => match number.as_f64().filter(|number| number.fract() == 0.0) {
             Some(whole) => format!("{whole}"),
@@ -38,28 +38,7 @@ fn written(kind: Kind, value: &Value) -> String {
     }
 }
 
-/// Formats seconds in the largest unit that needs no fraction; a single day in hours.
-fn duration(seconds: f64) -> String {
-    let millis = (seconds * 1_000.0).round() as u64;
-    let units = [(86_400_000, 2, "d"), (3_600_000, 1, "h"), (60_000, 1, "m"), (1_000, 1, "s"), (1, 1, "ms")];
-    let fits = |(size, least, _): &(u64, u64, &str)| millis.is_multiple_of(*size) && millis / size >= *least;
-    let (size, _, unit) = units.into_iter().find(fits).unwrap();
-    format!("{}{unit}", millis / size)
-}
-
-/// Fails if the table differs; with `UPDATE_DOCS=1` in the environment, writes it instead.
 #[test]
 fn documentation_lists_exactly_all_settings() {
-    let page = std::fs::read_to_string(PAGE).unwrap();
-    let (before, rest) = page.split_once(HEAD).unwrap();
-    let (_, after) = rest.split_once("\n\n").unwrap();
-    let generated = format!("{before}{}\n{after}", table());
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(PAGE, generated).unwrap();
-        return;
-    }
-    for (line, expected) in page.lines().zip(generated.lines()) {
-        assert_eq!(line, expected, "run this test with UPDATE_DOCS=1 to update docs/configuration.md");
-    }
-    assert_eq!(page, generated);
+    check_generated("docs/configuration.md", &table());
 }

@@ -1,7 +1,5 @@
 //! Egress settings: which targets webhooks may reach, and the timeouts and size limits of requests.
 
-use std::net::SocketAddr;
-
 use ipnet::IpNet;
 use redrive_core::{
     security::{
@@ -13,7 +11,7 @@ use redrive_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, settings::section};
+use super::{ConfigError, HostPort, settings::section};
 
 section! {
     /// Egress settings.
@@ -37,8 +35,8 @@ section! {
         /// for HTTP](#egress-rules).
         pub ports: Vec<PortRange>,
         /// DNS servers that resolve endpoints instead of the system's, such as `["10.0.0.2:53"]`; over UDP, and TCP for
-        /// long responses. The hosts file is used as well.
-        pub dns_servers: Vec<SocketAddr>,
+        /// long responses. The hosts file is used as well. A host name is resolved by the system at the start.
+        pub dns_servers: Vec<HostPort>,
         /// Timeout for connecting to an endpoint, and again for the TLS handshake; within the attempt's own timeout.
         pub connect_timeout: HumanDuration,
         /// Timeout of DNS resolution.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::{
-    Config, Profile, SETTINGS, env_name, secret, secret_files,
+    Config, Profile, SETTINGS, env_name, kubernetes, secret, secret_files,
     settings::{is_secret, setting},
     sources,
 };
@@ -104,7 +104,7 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
             .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?,
         None => String::new(),
     };
-    let mut config = read(profile, &text, std::env::vars(), flags)?;
+    let mut config = read(profile, &text, environment(), flags)?;
     if let Some(path) = file {
         // `read` has already parsed the text as TOML.
         let secret = text.parse().ok().and_then(|table| secret_files::secret_in(&table));
@@ -113,6 +113,12 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
     secret::read_files(&mut config)?;
     config.validate(profile)?;
     Ok(config)
+}
+
+/// Returns the environment variables. Unlike `std::env::vars`, does not panic if one of another program is not UTF-8.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 /// Applies a file's text, environment variables and flags to the defaults.
@@ -125,7 +131,7 @@ fn read(
     let mut table: Table = text.parse().map_err(|error| not_toml(text, &error))?;
     reject_unknown("", &table)?;
     for (name, value) in environment {
-        if !name.starts_with("REDRIVE_") {
+        if !name.starts_with("REDRIVE_") || kubernetes::is_service_variable(&name, &value) {
             continue;
         }
         let Some(setting) = SETTINGS.iter().find(|setting| setting.env == name) else {
@@ -177,13 +183,20 @@ fn reject_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
 
 /// Parses an environment variable. Node names and secrets are strings; other values are read as TOML, or else as
 /// strings.
-fn env_value(key: &str, value: &str) -> Value {
+pub(super) fn env_value(key: &str, value: &str) -> Value {
     if key == "node" || is_secret(key) {
         return Value::String(value.into());
     }
     let as_toml =
         format!("value = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
     as_toml.unwrap_or_else(|| Value::String(value.into()))
+}
+
+/// Checks that a setting takes a value, written as in an environment variable.
+pub(super) fn parse_value(key: &str, value: &str) -> Result<(), ConfigError> {
+    let mut table = Table::new();
+    set(&mut table, key, env_value(key, value));
+    merge(&Config::defaults(Profile::Serve), table).map(drop)
 }
 
 fn set(table: &mut Table, key: &str, value: Value) {
@@ -230,7 +243,6 @@ fn overlay(table: &mut Table, changes: Table) {
 /// Returns an example of a valid value for settings whose error message does not give one.
 fn hint(setting: &str) -> &'static str {
     match setting.split('[').next() {
-        Some("server.listen") => "; write an IP address and a port, such as 127.0.0.1:8080",
         Some("egress.allow_networks" | "server.trusted_proxies") => {
             "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
         }
@@ -240,7 +252,7 @@ fn hint(setting: &str) -> &'static str {
             "; write a list of host names, such as [\"hooks.example.com\", \"*.example.org\"]"
         }
         Some("egress.ports") => "; write a list of ports and ranges, such as [\"443\", \"8000-8999\"]",
-        Some("egress.dns_servers") => "; write a list of IP addresses with ports, such as [\"10.0.0.2:53\"]",
+        Some("egress.dns_servers") => "; write a list of hosts with ports, such as [\"10.0.0.2:53\"]",
         Some("log.format") => "; write text or json",
         Some("role") => "; write all, api or worker",
         Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
@@ -304,7 +316,7 @@ mod tests {
     #[test]
     fn invalid_value_error_names_the_setting() {
         let error = |file: &str| parse(Profile::Serve, file, []).unwrap_err().to_string();
-        let listen = error("[server]\nlisten = \"localhost:8080\"");
+        let listen = error("[server]\nlisten = \"localhost\"");
         assert!(listen.starts_with("server.listen: ") && listen.contains("127.0.0.1:8080"), "{listen}");
         assert!(
             error("[delivery]\nmax_deliveries_in_memory = \"many\"")

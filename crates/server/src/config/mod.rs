@@ -9,6 +9,8 @@ mod dev;
 mod documentation;
 mod effective;
 mod egress;
+mod host_port;
+mod kubernetes;
 mod limits;
 mod load;
 mod node;
@@ -23,6 +25,7 @@ mod server;
 mod settings;
 mod smtp;
 mod sources;
+mod template;
 mod tracing;
 
 use std::path::PathBuf;
@@ -46,6 +49,7 @@ pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
 pub use effective::EffectiveSetting;
 pub use egress::Egress;
+pub use host_port::HostPort;
 pub use limits::{ApiRate, ClusterRate, Limits, TenantLimits, WebhookRate};
 pub use load::{ConfigError, Overrides, load};
 pub use notifications::Notifications;
@@ -60,6 +64,7 @@ use settings::section;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
+pub use template::write_template;
 pub use tracing::Tracing;
 
 /// Set of defaults.
@@ -333,10 +338,10 @@ impl Config {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
         };
-        if profile == Profile::Dev && !self.server.listen.ip().is_loopback() {
+        if profile == Profile::Dev && !self.server.listen.is_loopback() {
             return refuse(
                 "server.listen",
-                "must be a loopback address for `redrive dev`, whose webhooks may reach local services; \
+                "must be a loopback address or localhost for `redrive dev`, whose webhooks may reach local services; \
                  use `redrive serve` to listen on a network",
             );
         }

@@ -1,7 +1,7 @@
 //! Settings of the HTTP server: listen address, timeouts, TLS, trusted proxies and CORS.
 
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -10,16 +10,16 @@ use redrive_core::time::HumanDuration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{ConfigError, settings::section};
+use super::{ConfigError, HostPort, settings::section};
 
 section! {
     /// Settings of the HTTP server.
     #[derive(Clone, Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Server {
-        /// IP address and port of the listener; port 0 picks a free one. Loopback by default: across a network, use
-        /// [TLS](#tls) or a proxy that terminates it.
-        pub listen: SocketAddr,
+        /// IP address or host name, and port, of the listener; port 0 picks a free one. Loopback by default: across a
+        /// network, use [TLS](#tls) or a proxy that terminates it.
+        pub listen: HostPort,
         /// Time for requests in flight to finish at shutdown; equal to the default timeout of a request to an endpoint.
         pub drain_timeout: HumanDuration,
         /// Concurrent API connections; more wait to be accepted. 1 to 1000000.
@@ -59,7 +59,7 @@ section! {
 impl Default for Server {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)).into(),
             drain_timeout: HumanDuration::secs(30),
             max_connections: 10_000,
             max_connections_per_address: 1_000,

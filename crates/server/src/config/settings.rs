@@ -2,7 +2,7 @@
 //! field's documentation, and its type tells whether it is a duration or a secret. The dashboard, `config show`, the
 //! error messages and the table in `docs/configuration.md` use this list.
 
-use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
+use std::{path::PathBuf, sync::LazyLock};
 
 use ipnet::IpNet;
 use redrive_core::{
@@ -14,7 +14,9 @@ use redrive_core::{
     webhook::verification::RequireVerification,
 };
 
-use super::{AmqpUrl, DatabaseUrl, RedisUrl, SecretSetting, Skew, SmtpTls, Source, secrets::KeyCommand};
+use super::{
+    AmqpUrl, DatabaseUrl, HostPort, RedisUrl, SecretSetting, Skew, SmtpTls, Source, secrets::KeyCommand,
+};
 use crate::telemetry::LogFormat;
 
 /// Kind of a setting, which determines how its value is read and shown.
@@ -74,7 +76,7 @@ macro_rules! kinds {
     };
 }
 kinds! {
-    Plain: bool, u16, u32, u64, u8, usize, f64, String, PathBuf, SocketAddr, IpNet, HostPattern, PortRange, Role, RetryOn,
+    Plain: bool, u16, u32, u64, u8, usize, f64, String, PathBuf, HostPort, IpNet, HostPattern, PortRange, Role, RetryOn,
         Language, RequireVerification, LogFormat, SmtpTls, Source;
     Duration: HumanDuration, Skew;
     Secret: SecretSetting;
@@ -218,6 +220,16 @@ impl Setting {
         let reason = plain(&description, default.as_deref());
         Self { env: env_name(&key), key, description, default, reason, kind }
     }
+}
+
+/// Formats seconds as a setting of a duration is written: in the largest unit that needs no fraction; a single day in
+/// hours.
+pub(super) fn whole_units(seconds: f64) -> String {
+    let millis = (seconds * 1_000.0).round() as u64;
+    let units = [(86_400_000, 2, "d"), (3_600_000, 1, "h"), (60_000, 1, "m"), (1_000, 1, "s"), (1, 1, "ms")];
+    let fits = |(size, least, _): &(u64, u64, &str)| millis.is_multiple_of(*size) && millis / size >= *least;
+    let (size, _, unit) = units.into_iter().find(fits).unwrap_or((1, 1, "ms"));
+    format!("{}{unit}", millis / size)
 }
 
 /// Returns the setting with this key.

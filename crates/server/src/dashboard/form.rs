@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::page::PageError;
-use crate::{api::AppState, problem::Problem, request::body::read_body};
+use crate::{api::AppState, app::ErrorCode, problem::Problem, request::body::read_body};
 
 /// Maximum size of a form.
 const MAX_FORM_BYTES: usize = 8 * 1024;
@@ -25,7 +25,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Form<T> {
         let (parts, body) = request.into_parts();
         if is_from_elsewhere(&parts.headers, app.rules().public_url.as_deref()) {
             let why = "the form was sent by another site; open this page yourself";
-            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", why).into());
+            return Err(Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, why).into());
         }
         let bytes = read_body(&parts.headers, body, MAX_FORM_BYTES).await.map_err(Problem::from)?;
         let Parts { method, uri, headers, .. } = parts;
@@ -34,7 +34,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Form<T> {
         match axum::Form::<T>::from_request(request, &()).await {
             Ok(axum::Form(form)) => Ok(Self(form)),
             Err(rejection) => {
-                Err(Problem::new(rejection.status(), "invalid_form", rejection.body_text()).into())
+                Err(Problem::new(rejection.status(), ErrorCode::InvalidForm, rejection.body_text()).into())
             }
         }
     }

@@ -27,7 +27,10 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use super::{page::PageError, viewer::Viewer};
-use crate::{api::AppState, app::AppError};
+use crate::{
+    api::AppState,
+    app::{AppError, ErrorCode},
+};
 
 /// Interval at which a page is rendered to find changes.
 const RENDER_INTERVAL: Duration = Duration::from_secs(2);
@@ -170,7 +173,7 @@ pub(super) async fn listen(
     }
     let page = live.watch(viewer.clone(), uri, &app).ok_or_else(|| {
         AppError::conflict(
-            "too_many_pages",
+            ErrorCode::TooManyPages,
             "too many pages are open; close some, or reload this one manually",
         )
     })?;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     api::AppState,
     app::{
-        App, AppError, Caller,
+        App, AppError, Caller, ErrorCode,
         auth::Role,
         session::{self, SESSION_LIFETIME, Session, is_token_of, may_replace_unasked},
     },
@@ -207,7 +207,7 @@ async fn check_rate_limit(app: &App, caller: &Caller) -> Result<(), PageError> {
         None => Ok(()),
         Some(seconds) => {
             let detail = format!("this key is used too often; log in again in {seconds} s");
-            Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into())
+            Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, detail).into())
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::{format, viewer::Viewer};
 use crate::{
     api::{AppState, Query},
-    app::{AppError, Capability},
+    app::{AppError, Capability, ErrorCode},
     problem::Problem,
 };
 
@@ -131,7 +131,7 @@ impl PageError {
         let path: String = path.chars().take(200).collect();
         Self::Message(Problem::new(
             StatusCode::NOT_FOUND,
-            "route_not_found",
+            ErrorCode::RouteNotFound,
             format!("there is no page {path}"),
         ))
     }

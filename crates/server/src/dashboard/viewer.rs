@@ -10,7 +10,7 @@ use super::page::{PageContext, PageError, allowed};
 use crate::{
     api::AppState,
     app::{
-        Actor, AppError, Caller, Capability, Scope, TenantView,
+        Actor, AppError, Caller, Capability, ErrorCode, Scope, TenantView,
         auth::Role,
         session::{self, Session},
     },
@@ -80,7 +80,7 @@ impl FromRequestParts<AppState> for Viewer {
             && let Some(seconds) = throttle.acquire(app.engine(), session.caller.key).await.retry_after
         {
             let detail = format!("too many pages were requested with this key; reload in {seconds} s");
-            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, detail).into());
         }
         let actor = Actor { caller: session.caller.clone(), address };
         Ok(Self { by: actor, token, session, is_demo: app.rules().demo })

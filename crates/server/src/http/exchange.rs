@@ -30,7 +30,7 @@ use super::{
     timeouts::ConnectionTimer,
 };
 use crate::{
-    problem::{Problem, name_request},
+    problem::{ErrorCode, Problem, name_request},
     request::ClientAddr,
 };
 
@@ -96,7 +96,7 @@ struct TooManyRequests;
 fn too_many_requests() -> Response<Body> {
     let detail = "too many requests from your address are in progress; retry after some have finished";
     let mut response =
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", detail).into_response();
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections, detail).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }

@@ -86,14 +86,7 @@ impl MailSender {
         clock: Clock,
     ) -> Result<Option<Self>, ConfigError> {
         let Some(client) = SmtpClient::new(config)? else { return Ok(None) };
-        if config.confirm_addresses && base.is_none() {
-            return Err(ConfigError::Invalid {
-                setting: "smtp.confirm_addresses".into(),
-                reason: "needs server.public_url for the link in confirmation emails; set it, or set \
-                         smtp.confirm_addresses = false if only you enter addresses"
-                    .into(),
-            });
-        }
+        check_links(config, base.is_some())?;
         let limit =
             RateLimit { requests_per_minute: config.max_per_minute, burst: Some(config.max_per_minute) };
         let (bucket, served) = (Mutex::new(Bucket::full()), Mutex::default());
@@ -374,6 +367,35 @@ fn message_id(notification_id: NotificationId, address: &str) -> String {
 fn short_digest(address: &str) -> String {
     let digest = Sha256::digest(address.as_bytes());
     digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Checks the settings without connecting to the server. `has_links` tells whether emails have a URL for links.
+pub(crate) fn check_settings(config: &Smtp, has_links: bool) -> Result<(), ConfigError> {
+    match SmtpClient::new(config)? {
+        Some(_) => check_links(config, has_links),
+        None => Ok(()),
+    }
+}
+
+/// Confirmation emails need a URL for their link.
+fn check_links(config: &Smtp, has_links: bool) -> Result<(), ConfigError> {
+    if !config.confirm_addresses || has_links {
+        return Ok(());
+    }
+    Err(ConfigError::Invalid {
+        setting: "smtp.confirm_addresses".into(),
+        reason: "needs server.public_url for the link in confirmation emails; set it, or set \
+                 smtp.confirm_addresses = false if only you enter addresses"
+            .into(),
+    })
+}
+
+/// Connects to the SMTP server without sending an email. Returns whether one is configured, or the reason of the failure.
+pub(crate) async fn check_connection(config: &Smtp) -> Result<bool, String> {
+    match SmtpClient::new(config).map_err(|error| error.to_string())? {
+        Some(client) => client.check_connection().await.map(|()| true),
+        None => Ok(false),
+    }
 }
 
 /// Sends a test email and returns the sender, or the reason why sending failed.

@@ -103,6 +103,23 @@ impl SmtpClient {
         }
     }
 
+    /// Connects to the server, logs in if configured, and sends nothing.
+    pub(crate) async fn check_connection(&self) -> Result<(), String> {
+        let transport = self.transport.lock().clone();
+        let wait = self.config.timeout.as_duration() * 3;
+        match tokio::time::timeout(wait, transport.test_connection()).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(format!("{} closed the connection", self.server_address())),
+            Ok(Err(error)) => match self.explain(&error) {
+                SmtpError::Refused(why)
+                | SmtpError::Deferred(why)
+                | SmtpError::Unavailable(why)
+                | SmtpError::Unknown(why) => Err(why),
+            },
+            Err(_) => Err(format!("{} did not respond within {} s", self.server_address(), wait.as_secs())),
+        }
+    }
+
     fn server_address(&self) -> String {
         let host = self.config.host.as_deref().unwrap_or_default();
         format!("the SMTP server {host}:{}", self.config.port())

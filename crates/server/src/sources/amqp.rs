@@ -496,5 +496,5 @@ fn failure_action(error: &AppError) -> PublishFailureAction {
 }
 
 fn reason(error: &AppError) -> RejectReason {
-    RejectReason { code: error.code(), detail: error.to_string() }
+    RejectReason { code: error.code().name(), detail: error.to_string() }
 }

@@ -349,7 +349,7 @@ mod tests {
         ] {
             let error = parse(properties, body).unwrap_err();
             assert!(
-                error.code() == code && error.to_string().contains(expected),
+                error.code().name() == code && error.to_string().contains(expected),
                 "{body}: {} {error}",
                 error.code()
             );

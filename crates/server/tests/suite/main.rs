@@ -8,14 +8,20 @@
 
 mod bad_input;
 mod command_line;
+mod config_check;
+mod creation;
 mod dashboard;
 mod dashboard_admin;
 mod dashboard_history;
 mod dashboard_webhooks;
+#[path = "../../src/documentation.rs"]
+mod documentation;
+mod environment;
 mod flow_control;
 mod http_edge;
 mod openapi;
 mod overview;
+mod process;
 mod sessions;
 mod slow;
 mod status;

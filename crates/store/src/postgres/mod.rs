@@ -150,6 +150,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// Checks the URL and reads the certificates that it names, without connecting.
+    pub fn check(&self) -> Result<(), OpenError> {
+        ServerConfig::parse(self).map(drop)
+    }
+
+    /// Connects, and refuses a server that can lose acknowledged events, unless the options allow it. The schema may be
+    /// missing.
+    pub async fn check_durability(&self) -> Result<(), OpenError> {
+        durability::refuse_unsafe(&ServerConfig::parse(self)?, self).await
+    }
+
     /// Returns the default options for a database at `url`.
     pub fn at(url: impl Into<String>) -> Self {
         Self {

@@ -6,6 +6,7 @@
 mod archive_outbox;
 mod audit;
 mod backlog;
+mod backup;
 mod browser_sessions;
 mod changes;
 mod claim;
@@ -18,6 +19,7 @@ mod event_types;
 pub(crate) mod export;
 mod file;
 mod history;
+mod inspect;
 mod lanes;
 mod listing;
 mod log;
@@ -51,11 +53,16 @@ pub fn planned_statements() -> Vec<(String, String)> {
 use std::{
     fs::{File, OpenOptions, TryLockError},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use redrive_core::{TenantId, security::vault::Vault};
 use rusqlite::Connection;
 
+pub use self::{
+    backup::{BackupError, BackupReport, back_up},
+    inspect::{Inspection, inspect},
+};
 use self::{
     file::DatabaseFiles,
     readers::Readers,
@@ -86,6 +93,9 @@ pub fn bounded_statements() -> Vec<&'static str> {
     ]
     .concat()
 }
+
+/// Time for which the writer waits for a lock of another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options of the store.
 #[derive(Clone, Debug)]
@@ -277,9 +287,9 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
              PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 67108864;
              PRAGMA cache_size = -4096;
-             PRAGMA temp_store = MEMORY;
-             PRAGMA busy_timeout = 5000;",
+             PRAGMA temp_store = MEMORY;",
         )?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     };

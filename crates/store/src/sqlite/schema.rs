@@ -14,12 +14,15 @@ mod embedded {
 /// Application id of the file ("Rdrv"), so that a database of another application is never changed.
 const APPLICATION_ID: i64 = 0x5264_7276;
 
+/// Reason for refusing a database of another program.
+pub(super) const FOREIGN: &str = "it is a database of another program";
+
 /// Upgrades the schema, or refuses one that is newer than this binary.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
     let runner = embedded::migrations::runner();
     let known = known();
     if is_foreign(connection).map_err(|error| unusable(path, &error))? {
-        return Err(unusable(path, &"it is a database of another program"));
+        return Err(unusable(path, &FOREIGN));
     }
     let found = version(connection).map_err(|error| unusable(path, &error))?;
     if found > known {

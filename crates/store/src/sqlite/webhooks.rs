@@ -174,13 +174,7 @@ impl Config for Sqlite {
 
 impl Secrets for Sqlite {
     fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
-        self.read(|connection| {
-            let heads = connection
-                .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
-                .query_map([KEY_ID_PREFIX_BYTES as i64], |row| row.get(0))?
-                .collect::<rusqlite::Result<Vec<Vec<u8>>>>()?;
-            Ok(heads.iter().filter_map(|head| sealing_key_id_from_prefix(head)).collect())
-        })
+        self.read(sealing_keys)
     }
 
     fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress> {
@@ -276,6 +270,15 @@ pub(super) fn find(
             Ok(SealedVersion { webhook: read_webhook(row)?, revision: row.get(2)? })
         })
         .optional()
+}
+
+/// Returns the ids of the master keys that stored secrets are encrypted with.
+pub(super) fn sealing_keys(connection: &Connection) -> rusqlite::Result<Vec<MasterKeyId>> {
+    let heads = connection
+        .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
+        .query_map([KEY_ID_PREFIX_BYTES as i64], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<Vec<u8>>>>()?;
+    Ok(heads.iter().filter_map(|head| sealing_key_id_from_prefix(head)).collect())
 }
 
 /// Writes a webhook under the tenant's next version. Returns `None` if the tenant does not exist.

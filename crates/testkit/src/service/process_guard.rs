@@ -16,7 +16,8 @@ use super::{ErrorContext, User, server_log};
 use crate::WAIT_TIMEOUT;
 
 /// Runs the server until it ends. Each line on stdin names a signal to send to it; when stdin closes without a
-/// final signal, the test process is gone, and the server is killed and its folder removed.
+/// final signal, the test process is gone, and the server is killed and its folder removed. A file in the folder exists
+/// while the server is stopped, since the kernel stops a process some time after the signal was sent.
 const GUARD_SCRIPT: &str = r#"
 folder=$1 crash=$2
 shift 2
@@ -26,7 +27,14 @@ server=$!
 {
     while read -r signal <&3; do
         kill -s "$signal" $server
-        case $signal in STOP | CONT) ;; *) exit ;; esac
+        case $signal in
+        STOP)
+            until grep -q '^State:.T' /proc/$server/status || ! kill -0 $server; do sleep 0.01; done
+            : >"$folder/stopped"
+            ;;
+        CONT) rm -f "$folder/stopped" ;;
+        *) exit ;;
+        esac
     done
     kill -s CONT $server
     kill -s "$crash" $server
@@ -124,9 +132,14 @@ impl ProcessGuard {
         self.child.try_wait().expect("cannot wait for it").is_some()
     }
 
-    /// Suspends or resumes the server process.
+    /// Suspends or resumes the server process, and waits until it has stopped or continued.
     pub(crate) fn freeze(&mut self, frozen: bool) {
         self.send_signal(if frozen { "STOP" } else { "CONT" });
+        let (marker, started) = (self.folder.join("stopped"), Instant::now());
+        while marker.exists() != frozen {
+            assert!(started.elapsed() < WAIT_TIMEOUT, "{} did not react to the signal", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Ends the server with a signal, and waits until it has ended.

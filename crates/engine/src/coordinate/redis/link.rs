@@ -11,7 +11,10 @@ use redis::{
 use redrive_core::{Time, WebhookId};
 
 use super::{CircuitUpdate, PreparedBatch, RedisCoordinator, wire::BatchReply};
-use crate::settings::RedisSettings;
+use crate::{
+    clock::{self, Clock},
+    settings::RedisSettings,
+};
 
 /// The gate script, and the lines before it that set its time.
 const GATE_SCRIPT: &str = include_str!("gate.lua");
@@ -28,6 +31,18 @@ pub(crate) struct RedisLink {
     number: u64,
     timeout: Duration,
     connection: Option<MultiplexedConnection>,
+}
+
+/// Checks the settings of Redis without connecting. Returns the reason of a failure, which contains no secret.
+pub fn check_redis_settings(settings: &RedisSettings) -> Result<(), String> {
+    RedisLink::new(settings, clock::secret_hex()).map(drop).map_err(|error| error.to_string())
+}
+
+/// Connects to Redis once and runs the gate script, to check the settings. Returns the reason of a failure, which contains
+/// no secret.
+pub async fn check_redis(settings: &RedisSettings) -> Result<(), String> {
+    let mut link = RedisLink::new(settings, clock::secret_hex()).map_err(|error| error.to_string())?;
+    link.connect(Clock::system().now()).await.map_err(|error| format!("{}: {error}", link.server()))
 }
 
 /// Message of another node to all nodes.

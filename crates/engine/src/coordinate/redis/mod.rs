@@ -26,6 +26,7 @@ use redrive_core::{
 };
 use tokio::sync::{Notify, oneshot};
 
+pub use self::link::{check_redis, check_redis_settings};
 pub(crate) use self::{
     batch::{CircuitUpdate, PreparedBatch},
     link::{PeerMessage, PeerSubscriber, RedisLink, advice},

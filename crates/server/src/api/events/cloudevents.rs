@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use crate::{
     api::extract::RawRequest,
-    app::{AppError, parse::cloudevents::parse_attributes},
+    app::{AppError, ErrorCode, parse::cloudevents::parse_attributes},
     problem::Problem,
 };
 
@@ -91,7 +91,7 @@ pub(super) fn wrong_endpoint(mode: Mode) -> Problem {
         }
         Mode::Plain => "send the header `Content-Type: application/json`".to_owned(),
     };
-    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorCode::UnsupportedMediaType, detail)
 }
 
 /// Parses a CloudEvent with its attributes in the headers into an event to publish.

@@ -15,7 +15,7 @@ use super::{
     document::{parse_raw_payload, payload},
     json::check_nesting,
 };
-use crate::app::AppError;
+use crate::app::{AppError, ErrorCode};
 
 /// Parses one CloudEvent in JSON format, which is a part of `body`, into an event to publish.
 pub(crate) fn parse_structured(
@@ -26,7 +26,7 @@ pub(crate) fn parse_structured(
     check_nesting(text)?;
     let mut members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(text).map_err(|error| {
         let detail = format!("a CloudEvent is a JSON object: {error}");
-        AppError::malformed("invalid_json", detail)
+        AppError::malformed(ErrorCode::InvalidJson, detail)
     })?;
     if members.contains_key("data_base64") {
         let message =
@@ -60,7 +60,7 @@ pub(crate) fn split_batch(body: &[u8]) -> Result<Vec<&RawValue>, AppError> {
     check_nesting(body)?;
     serde_json::from_slice(body).map_err(|error| {
         let detail = format!("the body must be a JSON list of CloudEvents: {error}");
-        AppError::malformed("invalid_json", detail)
+        AppError::malformed(ErrorCode::InvalidJson, detail)
     })
 }
 

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::json::{check_nesting, parse_object};
-use crate::app::AppError;
+use crate::app::{AppError, ErrorCode};
 
 /// An event to publish.
 #[derive(Deserialize, ToSchema)]
@@ -136,7 +136,7 @@ pub(crate) fn parse_raw_payload(body: &Bytes) -> Result<Bytes, AppError> {
     check_nesting(body)?;
     let data: &RawValue = serde_json::from_slice(body.trim_ascii()).map_err(|error| {
         let detail = format!("the body is not valid JSON: {error}");
-        AppError::malformed("invalid_json", detail)
+        AppError::malformed(ErrorCode::InvalidJson, detail)
     })?;
     payload(data, body)
 }

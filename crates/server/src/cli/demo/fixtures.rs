@@ -19,7 +19,7 @@ use super::{
     tenant,
 };
 use crate::{
-    app::{Actor, App, AppError},
+    app::{Actor, App, AppError, ErrorCode},
     cli::CliError,
 };
 
@@ -153,7 +153,7 @@ pub(super) async fn set_up(app: &App, actor: &Actor, stop: &CancellationToken) -
             new.example = Some(sample.generate(|| 0.3).1.to_string());
         });
         match created.await {
-            Ok(_) | Err(AppError::Conflict { code: "event_type_exists", .. }) => {}
+            Ok(_) | Err(AppError::Conflict { code: ErrorCode::EventTypeExists, .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

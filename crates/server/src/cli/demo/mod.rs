@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     app::{Actor, App, AppError, Caller, auth::Role},
-    config::{Config, Profile},
+    config::{Config, HostPort, Profile},
 };
 
 /// Maximum concurrent publishes.
@@ -38,9 +38,13 @@ const INITIAL_EVENTS_PER_TYPE: usize = 8;
 
 #[derive(Args, Clone)]
 pub(super) struct DemoArgs {
-    /// Loopback address and port to listen on; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)))]
-    listen: SocketAddr,
+    /// Host and port to listen on; port 0 picks a free one. Loopback, unless --allow-remote is given.
+    #[arg(long, value_name = "HOST:PORT", default_value_t = HostPort::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))))]
+    listen: HostPort,
+    /// Listen on other addresses than loopback, as in a container. Every client that has the printed link can then let
+    /// Redrive call services of this machine.
+    #[arg(long)]
+    allow_remote: bool,
     /// Folder for the data, kept for the next run; by default a temporary folder that is removed at exit.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -51,18 +55,20 @@ pub(super) struct DemoArgs {
 
 /// Runs the demo until it is stopped.
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
-    if !args.listen.ip().is_loopback() {
+    if !args.listen.is_loopback() && !args.allow_remote {
         return Err(CliError::message(
-            "--listen: a demo listens on loopback only; use an address such as 127.0.0.1:8081",
+            "--listen: a demo listens on loopback only; use an address such as 127.0.0.1:8081, or add --allow-remote \
+             where only trusted users can connect",
         ));
     }
     let folder = Folder::open(args.data.as_deref())?;
     let mut config = Config::defaults(Profile::Dev);
-    config.server.listen = args.listen;
     config.database.url = folder.database()?.as_str().into();
     // Circuits change state constantly here; at `info` the log would scroll the printed link out of view.
     config.log.level = "warn".into();
     config.validate(Profile::Dev)?;
+    // After the check, which refuses every other address.
+    config.server.listen = args.listen.clone();
     let demo = Demo { rate: args.rate, data: folder.describe() };
     run::run(Start { config, profile: Profile::Dev, reread: None, demo: Some(demo) })
 }

@@ -1,6 +1,10 @@
 //! Suites that wait, kill and restart.
 
+mod backup;
+mod doctor;
 mod mail;
 mod nodes;
+mod reference;
 mod slow_clients;
+mod systemd;
 mod tls;

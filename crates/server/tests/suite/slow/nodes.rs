@@ -123,6 +123,26 @@ async fn schema_is_created_by_command_when_auto_migrate_is_off() {
 }
 
 #[tokio::test]
+async fn command_that_creates_tables_says_so_first() {
+    let database = Postgres::shared().await;
+    let url = database.url();
+    let list = ["keys", "list", "--admin", "--database-url", &url];
+    let refused = run_failing(&list, &[]).await;
+    assert!(refused.contains("run: redrive migrate"), "a read creates no tables: {refused}");
+    let create = ["keys", "create", "--admin", "--database-url", &url];
+    let output = redrive(&create, &[]).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let (told, created) = (stderr(&output), stdout(&output));
+    let first = told.lines().next().unwrap_or_default();
+    assert!(first.starts_with("The database at 127.0.0.1:"), "{told}");
+    assert!(first.ends_with(" has no tables of Redrive: creating them."), "{told}");
+    assert!(created.starts_with("rdk_") && created.lines().count() == 1, "{created}");
+    let again = redrive(&create, &[]).await;
+    assert!(again.status.success() && !stderr(&again).contains("creating"), "{}", stderr(&again));
+    assert!(stdout(&redrive(&list, &[]).await).contains("active"));
+}
+
+#[tokio::test]
 async fn single_node_publishes_and_delivers() {
     let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
     let setup = setup_on(&database).env("REDRIVE_NODE", "solo").without_env("REDRIVE_ADMIN_KEY");

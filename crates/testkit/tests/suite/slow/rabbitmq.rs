@@ -152,7 +152,7 @@ mod extended {
         }
         let (temp, found) = (open_dir(), tempfile::TempDir::new().unwrap());
         let paths: Vec<_> = (0..3).map(|n| found.path().join(n.to_string())).collect();
-        let test = "shared_server_is_started_once_and_stops_when_unused";
+        let test = "extended::shared_server_is_started_once_and_stops_when_unused";
         let selves: Vec<_> = paths.iter().map(|path| second_self(test, temp.path(), path)).collect();
         selves.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
         let mut ports: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
