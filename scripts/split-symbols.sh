@@ -16,13 +16,14 @@ case $(uname -s) in
 Linux)
     # A cross build needs the tools of its target, such as OBJCOPY=aarch64-linux-gnu-objcopy.
     objcopy=${OBJCOPY:-objcopy}
-    if ! "${READELF:-readelf}" --sections --wide "$1" | grep -qE '\.z?debug_line'; then
+    sections=$("${READELF:-readelf}" --sections --wide "$1")
+    if ! grep -qE '\.z?debug_line' <<<"$sections"; then
         echo "error: $1 has no debug info; build it with --profile dist" >&2
         exit 1
     fi
     "$objcopy" --only-keep-debug --compress-debug-sections "$1" "$folder/$name.debug"
     chmod 644 "$folder/$name.debug"
-    "$objcopy" --strip-all "$1" "$folder/$name"
+    "$objcopy" --strip-all --remove-section=.comment "$1" "$folder/$name"
     # The link holds the file's name and checksum, so it is written last, from within the folder.
     (cd "$folder" && "$objcopy" --add-gnu-debuglink="$name.debug" "$name")
     ;;
