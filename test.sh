@@ -56,8 +56,18 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
 # The dashboard's tests drive a real browser.
 command -v node >/dev/null && command -v npm >/dev/null || install nodejs npm
 command -v chromium >/dev/null || install chromium
-# Tests of wrong clocks move the clock of a server.
-[ "$mode" != extended ] || command -v faketime >/dev/null || install faketime
+# Extended tests move the clock of a server, run the receivers of the documentation in their languages, and build and install
+# the files of a release.
+if [ "$mode" = extended ]; then
+    extra=()
+    for tool in faketime:faketime go:golang-go ruby:ruby php:php-cli java:default-jdk-headless buildah:buildah \
+        podman:podman runc:runc lintian:lintian mmdebstrap:mmdebstrap objcopy:binutils systemd-analyze:systemd dpkg-deb:dpkg file:file; do
+        command -v "${tool%%:*}" >/dev/null || extra+=("${tool##*:}")
+    done
+    # mmdebstrap verifies packages with these keys.
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || extra+=(debian-archive-keyring)
+    [ ${#extra[@]} = 0 ] || install "${extra[@]}"
+fi
 if ! command -v postgres >/dev/null && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
     # Tests start servers of their own, so Debian need not make and start one with the package.
     settings=/etc/postgresql-common/createcluster.conf
@@ -127,8 +137,10 @@ say "examples in documentation"
 cargo test --profile ci --doc -p redrive-core
 
 if [ "$mode" = extended ]; then
-    say "documentation"
+    say "documentation of the code"
     RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+    say "book"
+    scripts/build-book.sh
     say "prices of schemas and filters"
     cargo bench -p redrive-core --bench prices
     say "smallest build"

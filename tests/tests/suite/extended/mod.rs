@@ -1,5 +1,8 @@
 //! Suites that take minutes or need unusual tools.
 
 mod clock;
+mod deploy;
+pub(crate) mod documentation;
 mod schemathesis;
+mod upgrade;
 mod walk;
