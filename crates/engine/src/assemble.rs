@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Engine, Metrics, Settings,
+    attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::{
         change_feed::ChangeFeed,
@@ -28,18 +29,17 @@ use crate::{
     },
     control::Control,
     coordinate::{Coordinator, LocalCoordinator, redis::RedisLink},
-    deliver::Deliverer,
     dispatch::{Assignments, DeliveryHandler, DispatchLimits, Dispatcher},
     engine::Components,
-    publish::{Publisher, checking::Checker},
+    publish::{Publisher, check_executor::CheckExecutor},
     record::{
-        Circuits, Recorder, Releaser, StoreMonitor, outcome_retry::OutcomeRetrier,
+        Recorder, Releaser, StoreMonitor, WebhookRuntimeUpdater, outcome_retry::OutcomeRetrier,
         release::RELEASE_BATCH_SIZE,
     },
     rollup_buffer::RollupBuffer,
     routing::Router,
     schedule::{
-        Claimer, Scheduler,
+        ClaimLoop, Claimer,
         tickets::{TicketBroker, TicketConsumer, TicketPublisherService},
     },
     send::Sender,
@@ -81,7 +81,7 @@ pub(crate) struct Base {
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) faults: Faults,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
 }
 
@@ -90,10 +90,10 @@ pub(crate) struct DataPath {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) rollups: Arc<RollupBuffer>,
-    pub(crate) deliverer: Arc<Deliverer>,
+    pub(crate) attempt_runner: Arc<AttemptRunner>,
     pub(crate) claimer: Arc<Claimer>,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) cut_requests: CancellationToken,
@@ -128,15 +128,15 @@ impl Engine {
             settings: Arc::new(settings),
             wakeups: Arc::default(),
             faults: Faults::new(),
-            runtime: Handle::current(),
+            tokio: Handle::current(),
             store,
             clock,
             stop,
         };
         let data_path = base.build_data_path(egress.clone(), tickets, link.is_some());
-        let effects: Arc<dyn DeliveryHandler> = data_path.deliverer.clone();
+        let effects: Arc<dyn DeliveryHandler> = data_path.attempt_runner.clone();
         data_path.dispatcher.set_handler(Arc::downgrade(&effects));
-        let poisoned = data_path.dispatcher.queues.poisoned().clone();
+        let poisoned = data_path.dispatcher.queues.lock_poisoned().clone();
         let supervisor =
             Supervisor::start(ServiceMetrics::new(registry), base.stop.clone(), poisoned, &base.faults);
         let components = base.start_services(data_path, supervisor, egress, timekeeping, cursor, link).await;
@@ -157,7 +157,7 @@ impl Engine {
                     tracing::warn!(%error, "shutdown with queued deliveries still leased; leases will be rescued");
                 }
             }
-            part.iter().for_each(|delivery| dispatcher.queues.released(delivery));
+            part.iter().for_each(|delivery| dispatcher.queues.on_released(delivery));
         }
         if timeout(drain_timeout, self.wait_until_settled()).await.is_err() {
             let requests = self.load().unsettled;
@@ -205,7 +205,7 @@ impl Base {
         let local = Arc::new(LocalCoordinator::new(shares.clone()));
         let coordinator = Arc::new(Coordinator::new(local, has_redis, self.clock.clone()));
         let limits = DispatchLimits {
-            max_in_flight: settings.max_in_flight,
+            max_unsettled: settings.max_in_flight,
             max_deliveries: settings.max_deliveries,
             max_bytes: settings.max_bytes,
             max_lane_deliveries: settings.max_lane_deliveries,
@@ -237,7 +237,7 @@ impl Base {
             dispatcher: dispatcher.clone(),
             wakeups: self.wakeups.clone(),
         });
-        let circuits = Arc::new(Circuits {
+        let runtime_updater = Arc::new(WebhookRuntimeUpdater {
             store: self.store.clone(),
             clock: self.clock.clone(),
             membership: self.membership.clone(),
@@ -246,7 +246,7 @@ impl Base {
             dispatcher: dispatcher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             stop: self.stop.clone(),
         });
         let recorder = Arc::new(Recorder {
@@ -256,14 +256,14 @@ impl Base {
             router: router.clone(),
             coordinator: coordinator.clone(),
             dispatcher: dispatcher.clone(),
-            circuits: circuits.clone(),
+            runtime_updater: runtime_updater.clone(),
             monitor: monitor.clone(),
             metrics: self.metrics.clone(),
             rollups: rollups.clone(),
             tracer: tracer.clone(),
             wakeups: self.wakeups.clone(),
             faults: self.faults.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             stop: self.stop.clone(),
             unrecorded: Default::default(),
         });
@@ -280,20 +280,20 @@ impl Base {
             faults: self.faults.clone(),
             cut_requests: cut_requests.clone(),
         });
-        let deliverer = Arc::new(Deliverer {
+        let attempt_runner = Arc::new(AttemptRunner {
             clock: self.clock.clone(),
             router: router.clone(),
             coordinator: coordinator.clone(),
             dispatcher: dispatcher.clone(),
             sender,
-            circuits: circuits.clone(),
+            runtime_updater: runtime_updater.clone(),
             recorder: recorder.clone(),
             rollups: rollups.clone(),
             dns_suspects: Arc::default(),
             metrics: self.metrics.clone(),
             disable_after: self.settings.disable_after,
             faults: self.faults.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
         });
         let claimer = Arc::new(Claimer {
             store: self.store.clone(),
@@ -302,9 +302,9 @@ impl Base {
             membership: self.membership.clone(),
             router: router.clone(),
             dispatcher: dispatcher.clone(),
-            circuits: circuits.clone(),
+            runtime_updater: runtime_updater.clone(),
             faults: self.faults.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             declined_lanes: AtomicUsize::new(0),
         });
         let publisher = Arc::new(Publisher {
@@ -317,7 +317,7 @@ impl Base {
             dispatcher: dispatcher.clone(),
             monitor,
             tickets,
-            checker: Arc::new(Checker::new(self.metrics.clone())),
+            checker: Arc::new(CheckExecutor::new(self.metrics.clone())),
             metrics: self.metrics.clone(),
             tracer,
             wakeups: self.wakeups.clone(),
@@ -327,10 +327,10 @@ impl Base {
             router,
             coordinator,
             dispatcher,
-            circuits,
+            runtime_updater,
             recorder,
             rollups,
-            deliverer,
+            attempt_runner,
             claimer,
             publisher,
             cut_requests,
@@ -355,7 +355,7 @@ impl Base {
             dispatcher: data_path.dispatcher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             stop: self.stop.clone(),
         });
         self.start_cluster(&data_path, &supervisor, &timekeeper, cursor, link).await?;
@@ -380,7 +380,7 @@ impl Base {
             router: data_path.router.clone(),
             coordinator: data_path.coordinator.clone(),
             dispatcher: data_path.dispatcher.clone(),
-            circuits: data_path.circuits.clone(),
+            runtime_updater: data_path.runtime_updater.clone(),
             recorder: data_path.recorder.clone(),
             rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
@@ -428,7 +428,7 @@ impl Base {
             faults: self.faults.clone(),
             stop: self.stop.clone(),
             cut_requests: data_path.cut_requests,
-            _deliverer: data_path.deliverer,
+            _deliverer: data_path.attempt_runner,
         })
     }
 
@@ -446,26 +446,26 @@ impl Base {
             clock: self.clock.clone(),
             membership: self.membership.clone(),
             wakeups: self.wakeups.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             stop: self.stop.clone(),
             rescuing: Default::default(),
         });
         if !self.membership.is_shared() {
-            data_path.circuits.restore_runtime_state().await?;
+            data_path.runtime_updater.restore_runtime_state().await?;
             supervisor.start_service("rescue", Once, &rescuer, Rescuer::rescue_all);
             return Ok(());
         }
         let (settings, dispatcher) = (self.settings.clone(), data_path.dispatcher.clone());
         let heartbeat = Arc::new(HeartbeatSender::new(settings, dispatcher, timekeeper.clone(), rescuer));
         heartbeat.send_first_heartbeat().await;
-        data_path.circuits.restore_runtime_state().await?;
+        data_path.runtime_updater.restore_runtime_state().await?;
         let feed = Arc::new(ChangeFeed {
             log: self.store.clone(),
             runtime_state: self.store.clone(),
             router: data_path.router.clone(),
             coordinator: data_path.coordinator.clone(),
             dispatcher: data_path.dispatcher.clone(),
-            circuits: data_path.circuits.clone(),
+            runtime_updater: data_path.runtime_updater.clone(),
             recorder: data_path.recorder.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
@@ -498,7 +498,7 @@ impl Base {
             router: data_path.router.clone(),
             coordinator: data_path.coordinator.clone(),
             dispatcher: data_path.dispatcher.clone(),
-            circuits: data_path.circuits.clone(),
+            runtime_updater: data_path.runtime_updater.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
@@ -510,12 +510,12 @@ impl Base {
     /// Starts the services of the delivery data_path.
     fn start_delivery(&self, data_path: &DataPath, supervisor: &Arc<Supervisor>) {
         if self.settings.role.sends() {
-            let scheduler = Arc::new(Scheduler {
+            let claim_loop = Arc::new(ClaimLoop {
                 claimer: data_path.claimer.clone(),
                 wakeups: self.wakeups.clone(),
                 stop: self.stop.clone(),
             });
-            supervisor.start_service("scheduler", Essential, &scheduler, Scheduler::run);
+            supervisor.start_service("scheduler", Essential, &claim_loop, ClaimLoop::run);
         }
         let gate_timer = Arc::new(GateTimer {
             clock: self.clock.clone(),
@@ -523,7 +523,7 @@ impl Base {
             router: data_path.router.clone(),
             coordinator: data_path.coordinator.clone(),
             dispatcher: data_path.dispatcher.clone(),
-            circuits: data_path.circuits.clone(),
+            runtime_updater: data_path.runtime_updater.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });
@@ -596,7 +596,7 @@ impl Base {
             control: control.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             slots: verification_slots(),
         });
         let expiry = Arc::new(Expiry {
@@ -660,7 +660,7 @@ impl Base {
             publisher: data_path.publisher.clone(),
             metrics: self.metrics.clone(),
             wakeups: self.wakeups.clone(),
-            runtime: self.runtime.clone(),
+            tokio: self.tokio.clone(),
             stop: self.stop.clone(),
             quotas: Default::default(),
             mailing: Arc::new(Semaphore::new(MAX_CONCURRENT_MAILS)),
@@ -683,7 +683,7 @@ impl Base {
             settings: self.settings.clone(),
             membership: self.membership.clone(),
             statistics: statistics.clone(),
-            dns_suspects: data_path.deliverer.dns_suspects.clone(),
+            dns_suspects: data_path.attempt_runner.dns_suspects.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
         });

@@ -24,10 +24,10 @@ use crate::{
     ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft, GateStatus,
     InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError, ReplayTo, Router,
     Service, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
+    attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
     control::Control,
-    deliver::Deliverer,
     dispatch::Dispatcher,
     publish::Publisher,
     services::{
@@ -56,7 +56,7 @@ pub(crate) struct Components {
     /// Cuts requests in flight at the drain deadline.
     pub(crate) cut_requests: CancellationToken,
     /// The dispatcher refers to it weakly.
-    pub(crate) _deliverer: Arc<Deliverer>,
+    pub(crate) _deliverer: Arc<AttemptRunner>,
 }
 
 impl Drop for Components {
@@ -193,16 +193,16 @@ impl Engine {
 
     /// Runs work of a known cost for a tenant: inline if it is cheap, otherwise on one of the threads for checks.
     /// Fails if too many checks are waiting.
-    pub async fn run_counted<T: Send + 'static>(
+    pub async fn run_work<T: Send + 'static>(
         &self,
         tenant_id: &TenantId,
         work: u64,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.0.publisher.checker.run_counted(tenant_id, work, job).await
+        self.0.publisher.checker.run_work(tenant_id, work, job).await
     }
 
-    /// Records work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`](crate::MAX_INLINE_WORK).
+    /// Records work that the caller does on a Tokio worker thread itself: at most [`MAX_INLINE_COST_UNITS`](crate::MAX_INLINE_COST_UNITS).
     pub fn record_inline_work(&self, work: u64) {
         self.0.publisher.checker.record_inline_work(work);
     }

@@ -8,7 +8,7 @@
 //! - `dispatch`: deliveries leased to this node, and whose turn it is; `occurrences` and `trace` describe them
 //! - `send`: one attempt
 //! - `record`: the only place that writes outcomes; releases leases and stores circuits
-//! - `deliver`: one delivery from its admission to its record
+//! - `attempt_runner`: one delivery from its admission to its record
 //! - `schedule`: how waiting deliveries come in; the only place that claims
 //! - `publish`: checks, fan-out, commit
 //! - `cluster`: heartbeats, rescue, the change feed, the clock's discipline
@@ -21,11 +21,11 @@
 
 pub mod amqp;
 mod assemble;
+mod attempt_runner;
 pub mod clock;
 mod cluster;
 mod control;
 mod coordinate;
-mod deliver;
 mod dispatch;
 mod dns_suspects;
 mod engine;
@@ -58,7 +58,7 @@ pub use dispatch::{Load, TenantInMemory};
 pub use engine::Engine;
 pub use mailer::{MailError, MailFuture, Mailed, Mailer, MailerHandle};
 pub use metrics::{BreakdownSettings, InternalError, Metrics};
-pub use publish::{EventDraft, MAX_BATCH_WORK, MAX_INLINE_WORK, PublishError, PublishReceipt};
+pub use publish::{EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishError, PublishReceipt};
 pub use routing::{ResolvedWebhook, Router, TenantContext};
 pub use services::operations::{DryRunCount, OperationActionError};
 pub use settings::{RedisSettings, Settings, TicketSettings};

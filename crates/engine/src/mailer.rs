@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{notification::confirmation::MailPolicy, webhook::Webhook};
-use redrive_store::{MailAddress, StoredNotification};
+use redrive_store::{EmailAddress, StoredNotification};
 
 /// Future of the result of sending email.
 pub type MailFuture<'a> = Pin<Box<dyn Future<Output = Result<Mailed, MailError>> + Send + 'a>>;
@@ -15,7 +15,7 @@ pub trait Mailer: Send + Sync {
     fn send(&self, notification: StoredNotification, webhook: Option<Webhook>) -> MailFuture<'_>;
     /// Asks the holder of an address to confirm it. Returns `MailError::Transient` only if the email was certainly not
     /// sent.
-    fn send_confirmation(&self, address: MailAddress) -> MailFuture<'_>;
+    fn send_confirmation(&self, address: EmailAddress) -> MailFuture<'_>;
     /// Returns the operator's email policy.
     fn policy(&self) -> &MailPolicy;
 }

@@ -25,11 +25,11 @@ pub struct Settings {
     pub lease: Duration,
     /// Interval between comparisons of leases in the store with memory; see `services::lease_auditor`.
     pub lease_audit_interval: Duration,
-    /// Maximum number of unsettled requests of this node; a request counts until its outcome is stored.
+    /// Maximum number of unsettled deliveries of this node; a delivery counts until its outcome is stored.
     pub max_in_flight: usize,
     /// Default maximum number of requests in flight per webhook.
     pub webhook_max_in_flight: u32,
-    /// Default maximum number of unsettled requests per tenant.
+    /// Default maximum number of unsettled deliveries per tenant.
     pub tenant_max_in_flight: Option<usize>,
     /// Maximum number of requests in flight to one destination host, over all webhooks and tenants; the nodes of a
     /// cluster divide it. `None` for no limit.

@@ -40,7 +40,7 @@ pub(crate) struct Started {
 }
 
 impl DeliveryHandler for Started {
-    fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, _admission: Admission) {
+    fn start_attempt(self: Arc<Self>, delivery: UnsettledDelivery, _admission: Admission) {
         self.deliveries.lock().push(delivery);
     }
 
@@ -72,7 +72,7 @@ impl TestPath {
             settings: Arc::new(settings),
             wakeups: Arc::default(),
             faults: Faults::new(),
-            runtime: Handle::current(),
+            tokio: Handle::current(),
             store,
             clock,
             stop,
@@ -114,8 +114,8 @@ impl TestPath {
             attempt: 1,
             created_at: START,
             due: START,
-            rescues: 0,
-            sender_deaths: 0,
+            abnormal_releases: 0,
+            crash_count: 0,
             publish_started_at: None,
         }
     }

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 /// Wakes the background services of a node.
 #[derive(Default)]
 pub(crate) struct Wakeups {
-    /// Claims: deliveries may be due, or there is capacity again.
-    pub(crate) scheduler: TimedWakeup,
+    /// The claim loop: deliveries may be due, or there is capacity again.
+    pub(crate) claims: TimedWakeup,
     /// Ends of blocks: a block may end sooner than planned.
     pub(crate) gate_timer: Notify,
     /// Expiry: a webhook may expire sooner than planned.

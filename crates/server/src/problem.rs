@@ -123,7 +123,7 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_)
             | StoreError::WriterEnded(_)
             | StoreError::Fenced
-            | StoreError::OutOfOrder
+            | StoreError::PrecedingEventFailed
             | StoreError::InvalidItem(_) => {
                 // The engine logs a store outage once; here it is only a debug record per request.
                 tracing::debug!(%error, "request failed: store unavailable");

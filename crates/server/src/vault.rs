@@ -77,12 +77,12 @@ pub(crate) fn open_existing(
 
 /// Rejects a store that contains secrets which this vault cannot decrypt.
 pub(crate) async fn check(vault: &Vault, store: &dyn Store) -> Result<(), VaultError> {
-    check_keys(vault, &store.sealing_keys().await?)
+    check_keys(vault, &store.encryption_keys().await?)
 }
 
 /// Rejects secrets that are encrypted with a master key which this vault does not have.
-pub(crate) fn check_keys(vault: &Vault, sealing_keys: &[MasterKeyId]) -> Result<(), VaultError> {
-    match sealing_keys.iter().find(|key| !vault.can_unseal(**key)) {
+pub(crate) fn check_keys(vault: &Vault, encryption_keys: &[MasterKeyId]) -> Result<(), VaultError> {
+    match encryption_keys.iter().find(|key| !vault.can_unseal(**key)) {
         None => Ok(()),
         Some(key) => Err(VaultError::Unknown { key: key.to_string() }),
     }

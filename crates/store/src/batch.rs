@@ -126,12 +126,12 @@ pub(crate) fn commit<T, R>(
 /// Finds the events that must not be stored with their batch because that could break an order: an event before
 /// them has failed, or could get another result than theirs. Events of one order belong to one tenant, so those
 /// with the same version and epoch are either stored together or refused together.
-pub(crate) fn find_out_of_order<'a>(batch: impl Iterator<Item = &'a NewEvent>) -> Vec<bool> {
+pub(crate) fn find_refused<'a>(batch: impl Iterator<Item = &'a NewEvent>) -> Vec<bool> {
     let mut firsts: Vec<&NewEvent> = Vec::new();
     let mut is_out_of_order = |new: &'a NewEvent| {
-        let Some(ordered) = &new.order else { return false };
+        let Some(ordered) = &new.position else { return false };
         let is_same = |first: &&&NewEvent| {
-            first.order.as_ref().is_some_and(|known| Arc::ptr_eq(&known.order, &ordered.order))
+            first.position.as_ref().is_some_and(|known| Arc::ptr_eq(&known.sequence, &ordered.sequence))
         };
         match firsts.iter().find(is_same) {
             Some(first) if (first.config_version, first.epoch) != (new.config_version, new.epoch) => {

@@ -85,7 +85,7 @@ codes! {
     AttemptStatus {
         AttemptStatus::Success = 1,
         AttemptStatus::Failed = 2,
-        AttemptStatus::Exhausted = 3,
+        AttemptStatus::FinalFailure = 3,
     }
     NotificationKind {
         NotificationKind::CircuitOpened = 1,

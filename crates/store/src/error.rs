@@ -12,9 +12,9 @@ pub enum StoreError {
     /// More writes are waiting than the store accepts.
     #[error("the write queue of the store is full")]
     Overloaded,
-    /// An earlier event of the same order was not stored, so this one was not either.
-    #[error("an event before this one was not stored; publish again from that one on")]
-    OutOfOrder,
+    /// An earlier event of the same batch was not stored, so this one was not either.
+    #[error("an earlier event of this batch was not stored; publish again from that event on")]
+    PrecedingEventFailed,
     /// The caller's epoch has ended: its deliveries belong to other nodes now.
     #[error("this node's epoch has ended")]
     Fenced,

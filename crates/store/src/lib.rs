@@ -12,10 +12,10 @@ pub mod conformance;
 pub mod copy;
 mod error;
 mod model;
-mod order;
 mod overdue;
 pub mod postgres;
 mod sealed;
+mod sequence;
 pub mod sqlite;
 mod tenant_reads;
 
@@ -36,13 +36,13 @@ use redrive_core::{
 
 pub use error::{OpenError, StoreError};
 pub use model::*;
-pub use order::{OrderedPosition, PublishOrder};
+pub use sequence::{PublishSequence, SequencePosition};
 
 /// Future result of a store operation.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Callback of a batched operation, called once; it must not block. It runs even if the caller has disconnected,
-/// so that a committed lease always reaches the sender.
+/// so that a committed lease always reaches the dispatcher.
 pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Publishing events.
@@ -59,7 +59,7 @@ pub trait Record: Send + Sync {
 
 /// Claiming waiting deliveries.
 pub trait Claim: Send + Sync {
-    /// Returns the lanes of these pools that have a due delivery, are not held or blocked, and whose webhook is not
+    /// Returns the lanes of these pools that have a due delivery, are not claimed or blocked, and whose webhook is not
     /// assigned to another epoch.
     fn due_lanes(
         &self,
@@ -69,9 +69,9 @@ pub trait Claim: Send + Sync {
         limit: usize,
     ) -> StoreFuture<'_, DueLanes>;
     /// Leases due deliveries from these lanes, up to the limit of each lane and `max_bytes` of payload in total. A
-    /// lane with more due deliveries is held by this epoch until a claim from it finds no more. An ordered lane is
+    /// lane with more due deliveries is claimed by this epoch until a claim from it finds no more. An ordered lane is
     /// claimed from its first delivery on, and not at all while any of it is leased; if the caller has the lease and
-    /// more is due, the lane is held and `more` is true.
+    /// more is due, the lane is claimed and `has_more_due` is true.
     ///
     /// An `exclusive` claim that leases a delivery assigns the webhook to the caller: from then on no other node can
     /// claim from it, until the caller releases the assignment or is rescued.
@@ -82,18 +82,18 @@ pub trait Claim: Send + Sync {
         lanes: Vec<LaneCapacity>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<LaneClaim>>;
-    /// Leases these deliveries if they wait in the named lane, are due by `by`, and fit into `max_bytes` of payload.
+    /// Leases these deliveries if they wait in the named lane, are due by `due_before`, and fit into `max_bytes` of payload.
     /// Skips deliveries that are leased, ended or ordered, that belong to a blocked webhook or one assigned to another
-    /// node, or that another node is claiming concurrently. Holds no lane.
+    /// node, or that another node is claiming concurrently. Claims no lane.
     fn claim_tickets(
         &self,
         epoch: Epoch,
         now: Time,
-        by: Time,
+        due_before: Time,
         wanted: Vec<TicketEntry>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<ClaimedDelivery>>;
-    /// Releases the assignments of these webhooks and all their lanes that the epoch holds.
+    /// Releases the assignments of these webhooks and all their lanes that the epoch has claimed.
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()>;
 }
 
@@ -106,7 +106,7 @@ pub trait Nodes: Send + Sync {
     /// Returns whether several processes may use this store concurrently. If not, every other epoch has ended.
     fn is_shared(&self) -> bool;
     /// Returns every other epoch that still has a row, a lease or a lane.
-    fn other_epochs(&self, than: Epoch) -> StoreFuture<'_, Vec<Epoch>>;
+    fn other_epochs(&self, own_epoch: Epoch) -> StoreFuture<'_, Vec<Epoch>>;
     /// Ends an epoch whose heartbeat count is still the given one. Returns `false` if it has changed, or the epoch has
     /// already ended.
     fn end_epoch(&self, epoch: Epoch, heartbeats: i64) -> StoreFuture<'_, bool>;
@@ -150,7 +150,7 @@ pub trait Statistics: Send + Sync {
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        request: Vec<(WebhookId, Time)>,
+        since_by_webhook: Vec<(WebhookId, Time)>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
     /// Returns a tenant's rollups per minute or hour from this time on, oldest first.
     fn traffic(
@@ -172,7 +172,7 @@ pub trait Statistics: Send + Sync {
 pub trait Webhooks: Send + Sync {
     /// Stores a new webhook.
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult>;
-    /// Replaces a webhook that has not changed since `revision`. If it no longer receives events, its waiting
+    /// Replaces a webhook that has not changed since `revision`. If it is disabled or deleted now, its waiting
     /// deliveries are cancelled from then on. An occurrence is recorded with the change.
     fn change_webhook(
         &self,
@@ -380,15 +380,15 @@ pub trait Operations: Send + Sync {
     /// Applies one step of an operation.
     fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult>;
     /// Reads up to `limit` deliveries that an operation has queued, and records the results of those that have ended.
-    fn settle_operation(
+    fn collect_operation_results(
         &self,
         id: OperationId,
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> StoreFuture<'_, SettleProgress>;
+    ) -> StoreFuture<'_, CollectProgress>;
     /// Completes an operation whose results are all known, and releases it.
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()>;
+    fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()>;
     /// Scans deliveries, oldest event first.
     fn scan_deliveries(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage>;
     /// Scans events, oldest first.
@@ -407,7 +407,7 @@ pub trait Operations: Send + Sync {
 /// Encrypted fields of webhooks, and their master keys.
 pub trait Secrets: Send + Sync {
     /// Returns the master keys that webhooks are encrypted with.
-    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>>;
+    fn encryption_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>>;
     /// Re-encrypts those of the next `limit` webhooks after this one that do not use the current master key.
     fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress>;
 }
@@ -427,18 +427,18 @@ pub trait Audit: Send + Sync {
 
 /// Email addresses that receive notifications: their confirmation, and the number of emails sent. Addresses are
 /// deleted with their tenant; usage of limits is not, so that deleting a tenant resets no limit.
-pub trait MailAddresses: Send + Sync {
+pub trait EmailAddresses: Send + Sync {
     /// Requests a confirmation email for an address, within the limits of the reservation. An address without a
     /// request is stored only if the limits allow one.
     fn request_confirmation(
         &self,
-        reservation: MailReservation,
+        reservation: EmailReservation,
     ) -> StoreFuture<'_, ConfirmationRequestResult>;
     /// Returns when the next requested confirmation email is to be sent.
     fn next_confirmation(&self) -> StoreFuture<'_, Option<Time>>;
     /// Claims up to `limit` requested confirmation emails that are due. Each is claimed once: if its node dies, it is
     /// not sent, so that a crash never sends more than the limits allow.
-    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>>;
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<EmailAddress>>;
     /// Schedules a confirmation email again that was claimed and certainly not sent.
     fn retry_confirmation(&self, tenant_id: TenantId, address: String, send_at: Time) -> StoreFuture<'_, ()>;
     /// Marks an address as confirmed. Returns `false` if it already was, or there is no such tenant.
@@ -454,21 +454,26 @@ pub trait MailAddresses: Send + Sync {
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>>;
+    ) -> StoreFuture<'_, Vec<EmailAddress>>;
     /// Returns the state of these addresses of a tenant, by address: for the notification sender, which does not wait
     /// for the reads of the tenant's users.
     fn recipient_addresses(
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>>;
+    ) -> StoreFuture<'_, Vec<EmailAddress>>;
     /// Counts an email against its limits, or returns which limit is reached.
-    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult>;
+    fn reserve_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ReserveResult>;
     /// Releases the reservation of an email that was not sent.
-    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()>;
-    /// Deletes up to `limit` unconfirmed addresses whose last request was before the first time, and up to `limit`
-    /// records of usage that were last changed before the second.
-    fn prune_email_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> StoreFuture<'_, usize>;
+    fn release_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ()>;
+    /// Deletes up to `limit` unconfirmed addresses whose last request was before `unconfirmed_before`, and up to `limit`
+    /// records of usage that were last changed before `usage_before`.
+    fn prune_email_addresses(
+        &self,
+        unconfirmed_before: Time,
+        usage_before: Time,
+        limit: usize,
+    ) -> StoreFuture<'_, usize>;
 }
 
 /// Unsubscriptions of email addresses. They are deleted with their tenant.
@@ -494,7 +499,7 @@ pub trait Unsubscriptions: Send + Sync {
         &self,
         tenant_id: TenantId,
         kind: NotificationKind,
-        of: Vec<String>,
+        addresses: Vec<String>,
     ) -> StoreFuture<'_, Vec<String>>;
     /// Lists all unsubscriptions of a tenant, by address and kind.
     fn list_unsubscribed(
@@ -519,12 +524,12 @@ pub trait Notifications: Send + Sync {
         intervals: GroupIntervals,
         new_ids: Vec<NotificationId>,
     ) -> StoreFuture<'_, usize>;
-    /// Claims notifications that are due to be sent, oldest first. No other node can claim them until `hold_until`,
+    /// Claims notifications that are due to be sent, oldest first. No other node can claim them until `claimed_until`,
     /// unless the result recorded for them sets another time.
     fn claim_notifications(
         &self,
         now: Time,
-        hold_until: Time,
+        claimed_until: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<StoredNotification>>;
     /// Records the result of sending a notification on a channel. It is not sent again once every channel is done.
@@ -613,7 +618,7 @@ pub trait Prune: Send + Sync {
         limit: usize,
     ) -> StoreFuture<'_, Vec<(WebhookId, TenantId)>>;
     /// Prunes up to `limit` circuit periods that ended before the time given for each webhook.
-    fn prune_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize>;
+    fn prune_periods(&self, ended_before: Vec<(WebhookId, Time)>, limit: usize) -> StoreFuture<'_, usize>;
     /// Returns whether events are stored in monthly partitions that can be dropped as a whole.
     fn has_partitions(&self) -> bool;
     /// Drops the oldest partition whose month ended before this time, unless it has a pending delivery; with
@@ -655,23 +660,23 @@ pub struct StoreStats {
     pub webhooks: u64,
 }
 
-/// Leases that a node holds.
+/// Leases that a node has.
 pub trait Leases: Send + Sync {
-    /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer held.
+    /// Returns leased deliveries to `waiting`, each due at the given time. Their lanes are no longer claimed.
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>)
     -> StoreFuture<'_, usize>;
-    /// Returns leased deliveries whose tasks panicked to `waiting`, as [`Leases::release`] does, and counts a rescue and a
-    /// sender death for each.
-    fn release_panicked(
+    /// Returns leased deliveries whose tasks panicked, or whose outcomes cannot be stored, to `waiting` as
+    /// [`Leases::release`] does, and counts an abnormal release and a crash for each.
+    fn release_crashed(
         &self,
         epoch: Epoch,
         now: Time,
         deliveries: Vec<(DeliveryId, Time)>,
     ) -> StoreFuture<'_, usize>;
     /// Returns what an epoch owns: up to `limit` leases after this one by id and, without `after`, up to `limit` lanes
-    /// that it holds and `limit` webhooks that are assigned to it.
+    /// that it has claimed and `limit` webhooks that are assigned to it.
     fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> StoreFuture<'_, Owned>;
-    /// Records that a previously rescued delivery is about to be sent. Returns `false` if the lease is lost.
+    /// Records that a delivery with an earlier abnormal release is about to be sent. Returns `false` if the lease is lost.
     fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool>;
 }
 
@@ -718,8 +723,8 @@ pub trait EventTypeChanges: Send + Sync {
     fn event_type_names(&self, tenant_id: TenantId) -> StoreFuture<'_, Vec<String>>;
 }
 
-/// What ends by time: deliveries that are too old, and webhooks.
-pub trait Expirations: Send + Sync {
+/// What is due by time: deliveries that expire, and webhooks that are to be disabled or verified.
+pub trait WebhookTimers: Send + Sync {
     /// Returns the webhooks after this one that have waiting deliveries, each with the creation time of the oldest.
     fn oldest_waiting(
         &self,
@@ -731,21 +736,26 @@ pub trait Expirations: Send + Sync {
     fn expire_deliveries(
         &self,
         webhook_id: WebhookId,
-        made_before: Time,
+        created_before: Time,
         now: Time,
         limit: usize,
         occurrence: Option<Occurrence>,
     ) -> StoreFuture<'_, BatchProgress>;
     /// Returns the webhooks that are due to be disabled or verified, the longest due first. Verifications of the
     /// tenants in `except` are left out.
-    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks>;
+    fn webhooks_with_due_action(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, WebhooksWithDueAction>;
 }
 
 /// The waiting deliveries of inactive webhooks, which are cancelled in steps.
 pub trait Cancellations: Send + Sync {
     /// Returns the webhooks whose waiting deliveries are still to be cancelled, without their confidential fields.
     fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>>;
-    /// Cancels up to `limit` waiting deliveries of a webhook that no longer receives events.
+    /// Cancels up to `limit` waiting deliveries of a webhook that is disabled or deleted.
     fn cancel_pending(
         &self,
         webhook_id: WebhookId,
@@ -798,8 +808,8 @@ pub trait WebhookHistory: Send + Sync {
         now: Time,
         max: usize,
     ) -> StoreFuture<'_, Vec<(WebhookId, Backlog)>>;
-    /// Returns the webhooks of a tenant that have a backlog. Reads at most `look_at` webhooks.
-    fn backlogged(&self, tenant_id: TenantId, look_at: usize) -> StoreFuture<'_, BackloggedWebhooks>;
+    /// Returns the webhooks of a tenant that have a backlog. Scans at most `max_scanned` webhooks.
+    fn backlogged(&self, tenant_id: TenantId, max_scanned: usize) -> StoreFuture<'_, BackloggedWebhooks>;
 }
 
 /// Health of the store, and statistics for metrics.
@@ -809,7 +819,7 @@ pub trait Health: Send + Sync {
     /// Returns the server settings that decide whether commits survive a crash; `None` for a store without a server.
     fn durability(&self) -> StoreFuture<'_, Option<Durability>>;
     /// Returns, for each pool with due deliveries in the store, since when the longest overdue one is due. Of the
-    /// lanes that nodes hold, at most a thousand are read.
+    /// lanes that nodes have claimed, at most a thousand are read.
     fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>>;
     /// Returns statistics for the metrics.
     fn stats(&self) -> StoreFuture<'_, StoreStats>;
@@ -836,7 +846,7 @@ pub trait Store:
     + Operations
     + Secrets
     + Audit
-    + MailAddresses
+    + EmailAddresses
     + Unsubscriptions
     + Notifications
     + Clocks
@@ -848,7 +858,7 @@ pub trait Store:
     + ChangeLog
     + Config
     + EventTypeChanges
-    + Expirations
+    + WebhookTimers
     + Cancellations
     + WebhookHistory
     + Health
@@ -871,7 +881,7 @@ impl<T> Store for T where
         + Operations
         + Secrets
         + Audit
-        + MailAddresses
+        + EmailAddresses
         + Unsubscriptions
         + Notifications
         + Clocks
@@ -883,7 +893,7 @@ impl<T> Store for T where
         + ChangeLog
         + Config
         + EventTypeChanges
-        + Expirations
+        + WebhookTimers
         + Cancellations
         + WebhookHistory
         + Health

@@ -455,7 +455,7 @@ const ENGINE_MODULES: [&str; 29] = [
     "trace",
     "send",
     "record",
-    "deliver",
+    "attempt_runner",
     "schedule",
     "publish",
     "cluster",

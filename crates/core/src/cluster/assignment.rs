@@ -7,19 +7,19 @@ pub struct AssignmentInput {
     pub ordered: bool,
     /// Whether it has its own rate limit: the tokens are in one bucket.
     pub rate_limited: bool,
-    /// Whether its circuit is not closed or is forced, or the endpoint requested a hold: probes and holds are
+    /// Whether its circuit is not closed or is forced, or the endpoint responded 429: probes and pauses are
     /// counted on one node, so that a failing endpoint does not get probes from every node.
     pub impaired: bool,
     /// Maximum requests in flight.
     pub max_in_flight: usize,
     /// Number of nodes that could send to it.
-    pub senders: usize,
+    pub sending_nodes: usize,
 }
 
 /// Returns whether a single node must send. With fewer slots than nodes, some nodes would get no slot, and the
 /// deliveries they claimed would wait forever.
 pub fn needs_assigned_node(input: &AssignmentInput) -> bool {
-    input.ordered || input.rate_limited || input.impaired || input.max_in_flight < input.senders
+    input.ordered || input.rate_limited || input.impaired || input.max_in_flight < input.sending_nodes
 }
 
 #[cfg(test)]
@@ -31,7 +31,7 @@ mod tests {
         rate_limited: false,
         impaired: false,
         max_in_flight: 3,
-        senders: 3,
+        sending_nodes: 3,
     };
 
     #[test]
@@ -45,10 +45,10 @@ mod tests {
 
     #[test]
     fn single_sender_with_few_slots_needs_no_assignment() {
-        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, senders: 1, ..FREE }));
-        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, senders: 0, ..FREE }));
+        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, sending_nodes: 1, ..FREE }));
+        assert!(!needs_assigned_node(&AssignmentInput { max_in_flight: 1, sending_nodes: 0, ..FREE }));
         assert!(
-            needs_assigned_node(&AssignmentInput { ordered: true, senders: 1, ..FREE }),
+            needs_assigned_node(&AssignmentInput { ordered: true, sending_nodes: 1, ..FREE }),
             "another node may join at any time"
         );
     }

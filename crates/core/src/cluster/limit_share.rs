@@ -2,23 +2,23 @@
 
 use crate::protection::limiter::RateLimit;
 
-/// This node's position among the live senders, ordered by epoch.
+/// This node's position among the live sending nodes, ordered by epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitShare {
     /// Position of this node, from 0.
     pub index: usize,
     /// Number of nodes that share the limit.
-    pub senders: usize,
+    pub sending_nodes: usize,
 }
 
 impl LimitShare {
     /// The whole limit, for a node that shares it with no other.
-    pub const WHOLE: Self = Self { index: 0, senders: 1 };
+    pub const WHOLE: Self = Self { index: 0, sending_nodes: 1 };
 
     /// Returns this node's share of `total`. The shares of all nodes add up to exactly `total`; the remainder goes to
     /// the first nodes, one each.
     pub fn split_count(self, total: usize) -> usize {
-        let of = self.senders.max(1);
+        let of = self.sending_nodes.max(1);
         total / of + usize::from(self.index < total % of)
     }
 
@@ -32,7 +32,7 @@ impl LimitShare {
     /// ```
     /// use redrive_core::{cluster::limit_share::LimitShare, protection::limiter::RateLimit};
     ///
-    /// let shares = [0, 1, 2].map(|index| LimitShare { index, senders: 3 });
+    /// let shares = [0, 1, 2].map(|index| LimitShare { index, sending_nodes: 3 });
     /// assert_eq!(shares.map(|share| share.split_count(10)), [4, 3, 3]);
     /// // Two requests per minute for three nodes: the third node sends nothing.
     /// let rates = shares.map(|share| share.split_rate(RateLimit::per_minute(2)).is_some());
@@ -66,7 +66,7 @@ mod tests {
     use crate::protection::limiter::{BURST_RANGE, REQUESTS_PER_MINUTE_RANGE};
 
     fn all(of: usize) -> impl Iterator<Item = LimitShare> {
-        (0..of).map(move |index| LimitShare { index, senders: of })
+        (0..of).map(move |index| LimitShare { index, sending_nodes: of })
     }
 
     #[test]
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(parts(11, 3), [4, 4, 3]);
         assert_eq!(parts(2, 3), [1, 1, 0]);
         assert_eq!(parts(0, 2), [0, 0]);
-        assert_eq!(LimitShare { index: 0, senders: 0 }.split_count(7), 7, "no sender counts as one");
+        assert_eq!(LimitShare { index: 0, sending_nodes: 0 }.split_count(7), 7, "no sender counts as one");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{DeliveryId, Time, WebhookId};
 
 /// Time for which a ticketed delivery is reserved for the node that receives the ticket. Afterwards it is claimed
 /// from the store like any other delivery, whether or not the ticket arrived.
-pub const CLAIM_GRACE: Duration = Duration::from_secs(5);
+pub const TICKET_CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of deliveries in a ticket that this version writes.
 pub const MAX_DELIVERIES: usize = 100;
@@ -99,15 +99,15 @@ impl Ticket {
 }
 
 /// Returns the latest due time of a delivery that may still be claimed by ticket: the issuer's clock may be ahead
-/// of this node's by up to `CLAIM_GRACE`. A delivery due later was postponed after the ticket was issued.
+/// of this node's by up to `TICKET_CLAIM_TIMEOUT`. A delivery due later was postponed after the ticket was issued.
 pub fn due_limit(now: Time) -> Time {
-    now + 2 * CLAIM_GRACE
+    now + 2 * TICKET_CLAIM_TIMEOUT
 }
 
 /// Returns the due time to display for a delivery: its creation time, if it has no attempt yet and waits only for
 /// its ticket to be claimed. `delay` is the webhook's delay before the first attempt.
 pub fn displayed_due(created_at: Time, due: Time, attempts: u32, delay: Duration) -> Time {
-    let ticketed = attempts == 0 && delay.is_zero() && due <= created_at + CLAIM_GRACE;
+    let ticketed = attempts == 0 && delay.is_zero() && due <= created_at + TICKET_CLAIM_TIMEOUT;
     if ticketed { due.min(created_at) } else { due }
 }
 
@@ -170,20 +170,24 @@ mod tests {
     #[test]
     fn node_with_slow_clock_accepts_fresh_ticket() {
         let (issued, behind) = (time(100_000), time(100_000 - 5_000));
-        assert!(issued + CLAIM_GRACE <= due_limit(behind));
+        assert!(issued + TICKET_CLAIM_TIMEOUT <= due_limit(behind));
         assert!(
-            issued + CLAIM_GRACE + Duration::from_secs(6) > due_limit(issued),
+            issued + TICKET_CLAIM_TIMEOUT + Duration::from_secs(6) > due_limit(issued),
             "a delivery due later is not claimed"
         );
     }
 
     #[test]
     fn ticketed_delivery_is_displayed_as_due_since_creation() {
-        let grace = CLAIM_GRACE.as_millis() as i64;
+        let grace = TICKET_CLAIM_TIMEOUT.as_millis() as i64;
         let shown = |due, attempts, delay| displayed_due(time(1_000), time(due), attempts, delay).millis();
         assert_eq!(shown(1_000 + grace, 0, Duration::ZERO), 1_000);
         assert_eq!(shown(1_001 + grace, 0, Duration::ZERO), 1_001 + grace, "it was rescheduled");
-        assert_eq!(shown(1_000 + grace, 0, CLAIM_GRACE), 1_000 + grace, "the webhook has a first delay");
+        assert_eq!(
+            shown(1_000 + grace, 0, TICKET_CLAIM_TIMEOUT),
+            1_000 + grace,
+            "the webhook has a first delay"
+        );
         assert_eq!(shown(1_000 + grace, 1, Duration::ZERO), 1_000 + grace, "it is a retry");
         assert_eq!(shown(500, 0, Duration::ZERO), 500);
     }

@@ -19,7 +19,7 @@ pub const MAX_RATE: u32 = 10_000;
 /// tenant must not occupy all of them.
 pub const MAX_ACTIVE_PER_TENANT: usize = 8;
 /// Maximum number of webhooks, event types or failure categories in a selection.
-pub const MAX_SELECTION_VALUES: usize = 1_000;
+pub const MAX_FILTER_VALUES: usize = 1_000;
 
 /// What an operation does to each selected object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +147,7 @@ impl OperationState {
 /// Filter of an operation. Omitted fields match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Selection {
+pub struct OperationFilter {
     /// Deliveries to one of these webhooks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook_ids: Vec<WebhookId>,
@@ -177,7 +177,7 @@ pub struct Selection {
     pub tenant_managed_only: bool,
 }
 
-impl Selection {
+impl OperationFilter {
     /// Returns whether the selection has no filter except `tenant_managed_only`, which the caller does not set.
     pub fn is_unfiltered(&self) -> bool {
         *self == Self { tenant_managed_only: self.tenant_managed_only, ..Self::default() }
@@ -192,10 +192,10 @@ impl Selection {
             ("filter.statuses", self.statuses.len()),
             ("filter.dead_reasons", self.dead_reasons.len()),
         ] {
-            if count > MAX_SELECTION_VALUES {
+            if count > MAX_FILTER_VALUES {
                 return Err(FieldError::new(
                     field,
-                    format!("has {count} values; at most {MAX_SELECTION_VALUES} are allowed"),
+                    format!("has {count} values; at most {MAX_FILTER_VALUES} are allowed"),
                 ));
             }
         }
@@ -212,18 +212,20 @@ impl Selection {
         self.event_types.is_empty() || self.event_types.iter().any(|named| named == event_type)
     }
 
-    fn matches(&self, one: &Candidate) -> bool {
-        !(self.tenant_managed_only && one.is_operator_managed)
-            && has(&self.webhook_ids, &one.webhook_id)
-            && self.matches_type(&one.event_type)
-            && has(&self.statuses, &one.status)
+    fn matches(&self, candidate: &Candidate) -> bool {
+        !(self.tenant_managed_only && candidate.is_operator_managed)
+            && has(&self.webhook_ids, &candidate.webhook_id)
+            && self.matches_type(&candidate.event_type)
+            && has(&self.statuses, &candidate.status)
             && (self.failure_categories.is_empty()
-                || one.failure_category.is_some_and(|category| self.failure_categories.contains(&category)))
+                || candidate
+                    .failure_category
+                    .is_some_and(|category| self.failure_categories.contains(&category)))
             && (self.dead_reasons.is_empty()
-                || one.dead_reason.is_some_and(|reason| self.dead_reasons.contains(&reason)))
+                || candidate.dead_reason.is_some_and(|reason| self.dead_reasons.contains(&reason)))
             && self.recoverable.is_none_or(|wanted| {
-                let likely = |reason| Recoverability::is_likely(reason, one.failure_category) == wanted;
-                one.dead_reason.is_some_and(likely)
+                let likely = |reason| Recoverability::is_likely(reason, candidate.failure_category) == wanted;
+                candidate.dead_reason.is_some_and(likely)
             })
     }
 }
@@ -260,17 +262,25 @@ pub struct Candidate {
 /// Returns whether an operation that started at `started` selects a delivery. Only deliveries that existed by
 /// then, and had ended by then if they have ended, are selected: rounds created later by this or another
 /// operation are not.
-pub fn selects(kind: OperationKind, selection: &Selection, started: Time, one: &Candidate) -> bool {
-    let is_pending = !one.status.is_final();
-    let there = one.created_at < started && one.ended_at.is_none_or(|end| end <= started);
+pub fn selects(
+    kind: OperationKind,
+    selection: &OperationFilter,
+    started: Time,
+    candidate: &Candidate,
+) -> bool {
+    let is_pending = !candidate.status.is_final();
+    let existed_at_start =
+        candidate.created_at < started && candidate.ended_at.is_none_or(|end| end <= started);
     let fits = match kind {
         // A pending delivery without a failed attempt is about to be sent anyway.
-        OperationKind::Retry => !one.is_redriven && (!is_pending || one.failure_category.is_some()),
+        OperationKind::Retry => {
+            !candidate.is_redriven && (!is_pending || candidate.failure_category.is_some())
+        }
         OperationKind::Cancel => is_pending,
-        OperationKind::Purge => one.status == DeliveryStatus::Dead && !one.is_redriven,
+        OperationKind::Purge => candidate.status == DeliveryStatus::Dead && !candidate.is_redriven,
         OperationKind::Backfill => false,
     };
-    there && fits && selection.matches(one)
+    existed_at_start && fits && selection.matches(candidate)
 }
 
 /// Rate limiter of an operation: a fixed number per second, without a burst for unused time.
@@ -346,7 +356,7 @@ mod tests {
 
     #[test]
     fn operation_selects_only_deliveries_from_before_its_start() {
-        let all = Selection::default();
+        let all = OperationFilter::default();
         let takes = |kind, one: &Candidate| selects(kind, &all, started_at(), one);
         let (retry, purge) = (OperationKind::Retry, OperationKind::Purge);
         assert!(takes(retry, &candidate()) && takes(purge, &candidate()));
@@ -354,7 +364,7 @@ mod tests {
         for (tenant_managed_only, candidate, takes) in
             [(false, &hidden, true), (true, &hidden, false), (true, &candidate(), true)]
         {
-            let selection = Selection { tenant_managed_only, ..Selection::default() };
+            let selection = OperationFilter { tenant_managed_only, ..OperationFilter::default() };
             assert!(selection.is_unfiltered());
             assert_eq!(selects(OperationKind::Purge, &selection, started_at(), candidate), takes);
         }
@@ -380,21 +390,32 @@ mod tests {
 
     #[test]
     fn selection_matches_its_filters() {
-        let takes =
-            |selection: Selection| selects(OperationKind::Retry, &selection, started_at(), &candidate());
-        assert!(takes(Selection { event_types: vec!["x".into(), "a.b".into()], ..Selection::default() }));
-        assert!(!takes(Selection { event_types: vec!["a".into()], ..Selection::default() }));
-        assert!(!takes(Selection {
+        let takes = |selection: OperationFilter| {
+            selects(OperationKind::Retry, &selection, started_at(), &candidate())
+        };
+        assert!(takes(OperationFilter {
+            event_types: vec!["x".into(), "a.b".into()],
+            ..OperationFilter::default()
+        }));
+        assert!(!takes(OperationFilter { event_types: vec!["a".into()], ..OperationFilter::default() }));
+        assert!(!takes(OperationFilter {
             webhook_ids: vec![WebhookId::from_bytes([2; 16])],
-            ..Selection::default()
+            ..OperationFilter::default()
         }));
         let timeouts = vec![FailureCategory::Timeout];
-        assert!(takes(Selection { failure_categories: timeouts, ..Selection::default() }));
-        assert!(!takes(Selection { failure_categories: vec![FailureCategory::Dns], ..Selection::default() }));
-        assert!(!takes(Selection { statuses: vec![DeliveryStatus::Delivered], ..Selection::default() }));
-        let reasons = |reason| Selection { dead_reasons: vec![reason], ..Selection::default() };
+        assert!(takes(OperationFilter { failure_categories: timeouts, ..OperationFilter::default() }));
+        assert!(!takes(OperationFilter {
+            failure_categories: vec![FailureCategory::Dns],
+            ..OperationFilter::default()
+        }));
+        assert!(!takes(OperationFilter {
+            statuses: vec![DeliveryStatus::Delivered],
+            ..OperationFilter::default()
+        }));
+        let reasons = |reason| OperationFilter { dead_reasons: vec![reason], ..OperationFilter::default() };
         assert!(takes(reasons(DeadReason::Exhausted)) && !takes(reasons(DeadReason::Expired)));
-        let recoverable = |wanted| Selection { recoverable: Some(wanted), ..Selection::default() };
+        let recoverable =
+            |wanted| OperationFilter { recoverable: Some(wanted), ..OperationFilter::default() };
         assert!(takes(recoverable(true)) && !takes(recoverable(false)));
         let pending = Candidate { status: DeliveryStatus::Pending, dead_reason: None, ..candidate() };
         for wanted in [true, false] {
@@ -408,12 +429,17 @@ mod tests {
 
     #[test]
     fn selection_with_long_list_or_empty_range_is_rejected() {
-        let many =
-            Selection { event_types: vec!["a".into(); MAX_SELECTION_VALUES + 1], ..Selection::default() };
+        let many = OperationFilter {
+            event_types: vec!["a".into(); MAX_FILTER_VALUES + 1],
+            ..OperationFilter::default()
+        };
         assert_eq!(many.check().unwrap_err().field, "filter.event_types");
         let (from, to) = (Some(Time::from_millis(5)), Some(Time::from_millis(5)));
-        assert_eq!(Selection { from, to, ..Selection::default() }.check().unwrap_err().field, "filter.to");
-        assert!(Selection::default().check().is_ok() && Selection::default().is_unfiltered());
+        assert_eq!(
+            OperationFilter { from, to, ..OperationFilter::default() }.check().unwrap_err().field,
+            "filter.to"
+        );
+        assert!(OperationFilter::default().check().is_ok() && OperationFilter::default().is_unfiltered());
     }
 
     #[test]

@@ -18,24 +18,25 @@ use crate::{
 /// the delivery dead.
 const UNRECOVERABLE_MAX_ATTEMPTS: u32 = 3;
 
-/// Number of deaths of processes, or panics of tasks, while sending a delivery after which the delivery is considered the cause.
-pub const MAX_SENDER_DEATHS: u32 = 3;
+/// Number of crashes while sending a delivery (its node died, its task panicked, or its outcome could not be stored)
+/// after which the delivery is considered the cause.
+pub const MAX_CRASHES: u32 = 3;
 
-/// Returns the delay of a delivery whose task panicked: ten seconds, doubled for each death before, up to one hour. A
-/// delivery that makes its task panic is thus not started again and again.
+/// Returns the delay of a delivery after a crash: ten seconds, doubled for each crash before, up to one hour. A delivery
+/// that makes its task panic is thus not started again and again.
 ///
 /// ```
 /// use std::time::Duration;
-/// use redrive_core::delivery::decide::delay_after_panic;
+/// use redrive_core::delivery::decide::delay_after_crash;
 ///
-/// assert_eq!(delay_after_panic(0), Duration::from_secs(10));
-/// assert_eq!(delay_after_panic(2), Duration::from_secs(40));
-/// assert_eq!(delay_after_panic(u32::MAX), Duration::from_secs(3600));
+/// assert_eq!(delay_after_crash(0), Duration::from_secs(10));
+/// assert_eq!(delay_after_crash(2), Duration::from_secs(40));
+/// assert_eq!(delay_after_crash(u32::MAX), Duration::from_secs(3600));
 /// ```
-pub fn delay_after_panic(deaths_before: u32) -> Duration {
+pub fn delay_after_crash(crashes_before: u32) -> Duration {
     const FIRST_SECS: u64 = 10;
     const MAX_SECS: u64 = 3600;
-    Duration::from_secs(FIRST_SECS.saturating_mul(1 << deaths_before.min(32)).min(MAX_SECS))
+    Duration::from_secs(FIRST_SECS.saturating_mul(1 << crashes_before.min(32)).min(MAX_SECS))
 }
 
 /// State of a delivery right after an attempt.
@@ -53,7 +54,7 @@ pub struct AttemptContext<'a> {
     pub policy: &'a RetryPolicy,
 }
 
-/// A decision and its effects on the webhook.
+/// What an attempt means for its delivery and for its webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionEffects {
     /// What becomes of the delivery.
@@ -65,7 +66,7 @@ pub struct DecisionEffects {
 }
 
 /// Decides what the response class of an attempt means for its delivery. `random` is uniform in [0, 1).
-pub fn decide(
+pub fn decide_outcome(
     context: &AttemptContext<'_>,
     class: &ResponseClass,
     now: Time,
@@ -104,7 +105,9 @@ fn pause_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Tim
         return None;
     }
     let longest = Duration::from_millis(policy.max_delay_ms);
-    let wait = failure.retry_after.map_or(minimum_delay(failure.category), |request| request.min(longest));
+    let wait = failure
+        .retry_after
+        .map_or(minimum_delay(failure.category), |requested_delay| requested_delay.min(longest));
     Some(now + wait)
 }
 
@@ -170,20 +173,23 @@ mod tests {
         let policy = RetryPolicy::default();
         let now = created() + Duration::from_secs(140 * DAY);
         let failure = ResponseClass::Failed(failed(FailureCategory::ServerError));
-        let decided = decide(&attempt_context(1, &policy), &failure, now, 0.5);
+        let decided = decide_outcome(&attempt_context(1, &policy), &failure, now, 0.5);
         assert!(
             matches!(decided.outcome, Outcome::Retry { at } if at > now),
             "an unconfirmed jump expires nothing"
         );
         let confirmed = AttemptContext { confirmed_now: now, ..attempt_context(1, &policy) };
-        assert_eq!(decide(&confirmed, &failure, now, 0.5).outcome, Outcome::Dead(DeadReason::Expired));
+        assert_eq!(
+            decide_outcome(&confirmed, &failure, now, 0.5).outcome,
+            Outcome::Dead(DeadReason::Expired)
+        );
     }
 
     /// Decides `seconds` seconds after the delivery was created, with a jitter in the middle of its range.
     fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Outcome {
         let now = created() + Duration::from_secs(seconds);
         let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, policy) };
-        decide(&context, &ResponseClass::Failed(failure), now, 0.5).outcome
+        decide_outcome(&context, &ResponseClass::Failed(failure), now, 0.5).outcome
     }
 
     #[test]
@@ -265,14 +271,14 @@ mod tests {
         let context = AttemptContext { cancel: Some("by the test"), ..attempt_context(1, &policy) };
         let delivered =
             DecisionEffects { outcome: Outcome::Delivered, disable_webhook: false, pause_until: None };
-        assert_eq!(decide(&context, &ResponseClass::Success, created(), 0.0), delivered);
+        assert_eq!(decide_outcome(&context, &ResponseClass::Success, created(), 0.0), delivered);
         let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
         let cancelled = DecisionEffects {
             outcome: Outcome::Cancelled("by the test".into()),
             disable_webhook: true,
             pause_until: None,
         };
-        assert_eq!(decide(&context, &ResponseClass::Failed(gone), created(), 0.0), cancelled);
+        assert_eq!(decide_outcome(&context, &ResponseClass::Failed(gone), created(), 0.0), cancelled);
     }
 
     fn any_failure() -> impl Strategy<Value = Failure> {
@@ -291,7 +297,7 @@ mod tests {
             let mut ended = false;
             for (attempt, failure) in (1..).zip(&failures) {
                 let context = AttemptContext { confirmed_now: now, ..attempt_context(attempt, &policy) };
-                let decided = decide(&context, &ResponseClass::Failed(*failure), now, random);
+                let decided = decide_outcome(&context, &ResponseClass::Failed(*failure), now, random);
                 prop_assert_eq!(decided.disable_webhook, failure.gone);
                 match decided.outcome {
                     Outcome::Retry { at } => {
@@ -319,7 +325,7 @@ mod tests {
             let confirmed_now = Time::from_millis(now);
             let context =
                 AttemptContext { attempt, created_at, confirmed_now, cancel: None, policy: &policy };
-            let decided = decide(&context, &ResponseClass::Failed(failure), Time::from_millis(now), random);
+            let decided = decide_outcome(&context, &ResponseClass::Failed(failure), Time::from_millis(now), random);
             if let Outcome::Retry { at } = decided.outcome {
                 prop_assert!(at < give_up_at(created_at, &policy));
             }

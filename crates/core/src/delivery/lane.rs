@@ -53,10 +53,10 @@ pub enum Lane {
     Unordered {
         /// Priority.
         priority: Priority,
-        /// Whether the delivery was attempted before or was redriven.
+        /// Whether it is of the retry class: attempted before, or a resend.
         retry: bool,
     },
-    /// One at a time, in the order of sequence numbers. The key distinguishes several orders of one webhook.
+    /// One at a time, in the order of sequence numbers. The key distinguishes several ordering keys of one webhook.
     Ordered(Box<str>),
 }
 

@@ -14,7 +14,7 @@ use crate::time::Time;
 /// let retry = Outcome::Retry { at: Time::from_secs(60) };
 /// assert_eq!(retry.status(), DeliveryStatus::Pending);
 /// assert_eq!(retry.attempt_status(), AttemptStatus::Failed);
-/// assert!(retry.still_waits());
+/// assert!(retry.is_retry());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -46,7 +46,7 @@ impl Outcome {
     }
 
     /// Returns whether another attempt follows.
-    pub fn still_waits(&self) -> bool {
+    pub fn is_retry(&self) -> bool {
         matches!(self, Self::Retry { .. })
     }
 
@@ -63,7 +63,7 @@ impl Outcome {
         match self {
             Self::Delivered => AttemptStatus::Success,
             // `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`.
-            Self::Dead(_) => AttemptStatus::Exhausted,
+            Self::Dead(_) => AttemptStatus::FinalFailure,
             Self::Retry { .. } | Self::Cancelled(_) => AttemptStatus::Failed,
         }
     }
@@ -86,8 +86,8 @@ pub enum AttemptStatus {
     Success,
     /// Failed; the delivery is retried, or was cancelled.
     Failed,
-    /// Failed; the attempt after which the delivery is dead, whatever its `dead_reason`. The name is the API's value.
-    Exhausted,
+    /// Failed; the attempt after which the delivery is dead, whatever its `dead_reason`. The API calls it `exhausted`.
+    FinalFailure,
 }
 
 impl AttemptStatus {
@@ -96,7 +96,7 @@ impl AttemptStatus {
         match self {
             Self::Success => "success",
             Self::Failed => "failed",
-            Self::Exhausted => "exhausted",
+            Self::FinalFailure => "exhausted",
         }
     }
 }

@@ -32,7 +32,7 @@ impl Recoverability {
                 format!("all attempts were used, and {}", last_failure(category, status_code))
             }
             DeadReason::Expired => match category {
-                None => "it was blocked until it expired and never failed; it can be resent unchanged".into(),
+                None => "it expired before its first attempt; resend it unchanged".into(),
                 Some(_) => format!("it expired, and {}", last_failure(category, status_code)),
             },
         };
@@ -124,7 +124,7 @@ mod tests {
             (DeadReason::Exhausted, Some(Network), None, true, "without a valid HTTP response"),
             (DeadReason::Exhausted, Some(ClientError), Some(422), false, "returned 422, rejecting"),
             (DeadReason::Exhausted, Some(Redirect), Some(302), false, "change the webhook's URL"),
-            (DeadReason::Expired, None, None, true, "never failed"),
+            (DeadReason::Expired, None, None, true, "before its first attempt"),
             (DeadReason::Expired, Some(ServerError), Some(500), true, "it expired, and the endpoint last"),
             (DeadReason::Permanent, Some(ClientError), Some(401), false, "credentials"),
             (DeadReason::Permanent, Some(ClientError), Some(410), false, "endpoint is gone"),

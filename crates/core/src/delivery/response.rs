@@ -94,8 +94,9 @@ pub enum SendFailure {
     ConnectionLimit,
     /// The node cut the request at the drain deadline of its shutdown.
     DrainDeadline,
-    /// The sending process died repeatedly while this delivery was in flight.
-    SenderDied,
+    /// Redrive crashed repeatedly while sending this delivery: its node died, its task panicked, or its outcome could not
+    /// be stored.
+    Crashed,
 }
 
 impl SendFailure {
@@ -105,7 +106,7 @@ impl SendFailure {
             // In all three cases the endpoint may have processed the request without its response reaching us.
             Self::Timeout | Self::Truncated | Self::DrainDeadline => FailureCategory::Timeout,
             Self::Dns => FailureCategory::Dns,
-            Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied | Self::ConnectionLimit => {
+            Self::Connect | Self::Reset | Self::Protocol | Self::Crashed | Self::ConnectionLimit => {
                 FailureCategory::Network
             }
             Self::Tls => FailureCategory::Tls,
@@ -309,7 +310,7 @@ mod tests {
             (F::Connect, Network),
             (F::Reset, Network),
             (F::Protocol, Network),
-            (F::SenderDied, Network),
+            (F::Crashed, Network),
             (F::Tls, Tls),
             (F::BlockedAddress, BlockedAddress),
         ] {

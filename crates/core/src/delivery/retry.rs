@@ -58,7 +58,7 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Maximum of exponential delays and of `Retry-After`.
     pub max_delay_ms: u64,
-    /// Share of a delay by which it is randomly lengthened or shortened.
+    /// Fraction of a delay by which it is randomly lengthened or shortened.
     pub jitter: f64,
     /// Timeout of the first attempt.
     pub timeout_ms: u64,
@@ -165,9 +165,9 @@ impl RetryPolicy {
         retry_after: Option<Duration>,
         random: f64,
     ) -> Duration {
-        let request = retry_after.unwrap_or_default().min(Duration::from_millis(self.max_delay_ms));
+        let requested_delay = retry_after.unwrap_or_default().min(Duration::from_millis(self.max_delay_ms));
         let min = Duration::from_millis(self.min_delay_ms);
-        let floor = millis(minimum_delay(category).max(request).max(min));
+        let floor = millis(minimum_delay(category).max(requested_delay).max(min));
         let wait = self.backoff_after(attempt).max(floor);
         // Jitter never reduces the delay below the minimum, so at the minimum it only lengthens it.
         let shortest = (wait * (1.0 - self.jitter)).max(floor);
@@ -231,7 +231,7 @@ pub struct RetryConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604800000))]
     pub max_delay_ms: Option<u64>,
-    /// Share of a delay by which it is randomly lengthened or shortened, such as 0.1.
+    /// Fraction of a delay by which it is randomly lengthened or shortened, such as 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0.0, maximum = 0.5))]
     pub jitter: Option<f64>,

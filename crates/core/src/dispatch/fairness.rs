@@ -20,9 +20,9 @@ const CLASS_COSTS: [u64; CLASS_COUNT] = {
 /// Weighted scheduler: each class is charged for its turns, and the class that was charged the least is next.
 ///
 /// ```
-/// use redrive_core::dispatch::fairness::WeightedScheduler;
+/// use redrive_core::dispatch::fairness::ClassScheduler;
 ///
-/// let mut scheduler = WeightedScheduler::default();
+/// let mut scheduler = ClassScheduler::default();
 /// // Only fresh deliveries of high and of low priority are ready: weights 64 and 4.
 /// let ready = [true, false, true, false, false, false];
 /// let mut turns = [0; 6];
@@ -35,12 +35,12 @@ const CLASS_COSTS: [u64; CLASS_COUNT] = {
 /// assert_eq!(turns, [16, 0, 1, 0, 0, 0]);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct WeightedScheduler {
+pub struct ClassScheduler {
     /// Cost of the turns of each class so far, as in virtual-time fair queueing.
     virtual_time: [u64; CLASS_COUNT],
 }
 
-impl WeightedScheduler {
+impl ClassScheduler {
     /// Returns the next class among those that are ready, or `None` if none is.
     pub fn next(&mut self, ready: [bool; CLASS_COUNT]) -> Option<usize> {
         let next =
@@ -64,7 +64,8 @@ pub const TENANT_FACTOR: usize = 4;
 /// How many times the free capacity all retries together may hold: their `alpha`, see [`may_take`].
 pub const RETRY_FACTOR: usize = 1;
 
-/// Returns whether a holder that has `held` of the `used` slots may take another one.
+/// Returns whether a holder that has `held` of the `used` units may take another one of `total` units, which are slots
+/// or memory.
 ///
 /// This is the dynamic-threshold scheme of shared-memory switches (Choudhury and Hahne): the limit of every holder
 /// is `alpha` times the free slots, so it falls as slots become scarce. A single holder thus gets
@@ -83,17 +84,17 @@ pub const RETRY_FACTOR: usize = 1;
 /// assert_eq!(used, 80);
 /// assert!(may_take(100, used, 0, TENANT_FACTOR));
 /// ```
-pub fn may_take(capacity: usize, used: usize, held: usize, alpha: usize) -> bool {
-    used < capacity && held < alpha.saturating_mul(capacity - used)
+pub fn may_take(total: usize, used: usize, held: usize, alpha: usize) -> bool {
+    used < total && held < alpha.saturating_mul(total - used)
 }
 
 /// Returns how many more slots a holder may take in one step; see [`may_take`].
-pub fn allowance(capacity: usize, used: usize, held: usize, alpha: usize) -> usize {
-    if !may_take(capacity, used, held, alpha) {
+pub fn allowance(total: usize, used: usize, held: usize, alpha: usize) -> usize {
+    if !may_take(total, used, held, alpha) {
         return 0;
     }
     // Each slot taken also reduces the holder's limit.
-    let free = capacity - used;
+    let free = total - used;
     ((alpha.saturating_mul(free) - held) / (alpha + 1)).clamp(1, free)
 }
 
@@ -119,7 +120,7 @@ mod tests {
 
     const ALL: [bool; CLASS_COUNT] = [true; CLASS_COUNT];
 
-    impl WeightedScheduler {
+    impl ClassScheduler {
         /// Returns the next class and charges it.
         fn pick(&mut self, ready: [bool; CLASS_COUNT]) -> Option<usize> {
             let class = self.next(ready)?;
@@ -128,11 +129,7 @@ mod tests {
         }
     }
 
-    fn turns(
-        scheduler: &mut WeightedScheduler,
-        ready: [bool; CLASS_COUNT],
-        picks: usize,
-    ) -> [u32; CLASS_COUNT] {
+    fn turns(scheduler: &mut ClassScheduler, ready: [bool; CLASS_COUNT], picks: usize) -> [u32; CLASS_COUNT] {
         let mut counts = [0; CLASS_COUNT];
         (0..picks).filter_map(|_| scheduler.pick(ready)).for_each(|class| counts[class] += 1);
         counts
@@ -170,18 +167,18 @@ mod tests {
     #[test]
     fn turns_are_shared_by_weight() {
         let round: u32 = CLASS_WEIGHTS.iter().sum();
-        let mut all = WeightedScheduler::default();
+        let mut all = ClassScheduler::default();
         for _ in 0..3 {
             assert_eq!(turns(&mut all, ALL, round as usize), CLASS_WEIGHTS);
         }
         let pair = [false, true, false, false, false, true];
-        assert_eq!(turns(&mut WeightedScheduler::default(), pair, 170), [0, 160, 0, 0, 0, 10]);
-        assert_eq!(WeightedScheduler::default().next([false; CLASS_COUNT]), None);
+        assert_eq!(turns(&mut ClassScheduler::default(), pair, 170), [0, 160, 0, 0, 0, 10]);
+        assert_eq!(ClassScheduler::default().next([false; CLASS_COUNT]), None);
     }
 
     #[test]
     fn idle_class_accumulates_no_credit() {
-        let mut picks = WeightedScheduler::default();
+        let mut picks = ClassScheduler::default();
         let without_high = [false, true, true, true, true, true];
         turns(&mut picks, without_high, 100_000);
         let counts = turns(&mut picks, ALL, 105);
@@ -190,7 +187,7 @@ mod tests {
 
     #[test]
     fn returning_class_is_served_soon() {
-        let mut picks = WeightedScheduler::default();
+        let mut picks = ClassScheduler::default();
         turns(&mut picks, [true, true, false, true, true, true], 100_000);
         let counts = turns(&mut picks, ALL, CLASS_COUNT);
         assert!(counts[2] >= 1, "{counts:?}");
@@ -227,7 +224,7 @@ mod tests {
             ready in proptest::collection::vec(any::<[bool; CLASS_COUNT]>(), 1..400),
             one in 0..CLASS_COUNT, other in 0..CLASS_COUNT,
         ) {
-            let (mut picks, mut counts) = (WeightedScheduler::default(), [0u64; CLASS_COUNT]);
+            let (mut picks, mut counts) = (ClassScheduler::default(), [0u64; CLASS_COUNT]);
             for mut ready in ready {
                 (ready[one], ready[other]) = (true, true);
                 counts[picks.pick(ready).unwrap()] += 1;
@@ -241,7 +238,7 @@ mod tests {
             before in proptest::collection::vec(any::<[bool; CLASS_COUNT]>(), 0..300),
             others in proptest::collection::vec(any::<[bool; CLASS_COUNT]>(), 120), class in 0..CLASS_COUNT,
         ) {
-            let mut picks = WeightedScheduler::default();
+            let mut picks = ClassScheduler::default();
             before.into_iter().for_each(|ready| _ = picks.pick(ready));
             let picked = others.into_iter().any(|mut ready| {
                 ready[class] = true;
@@ -252,7 +249,7 @@ mod tests {
 
         #[test]
         fn only_ready_classes_are_picked(ready in any::<[bool; CLASS_COUNT]>()) {
-            let picked = WeightedScheduler::default().pick(ready);
+            let picked = ClassScheduler::default().pick(ready);
             prop_assert_eq!(picked.is_some(), ready.contains(&true));
             prop_assert!(picked.is_none_or(|class| ready[class]));
         }

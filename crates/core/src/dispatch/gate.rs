@@ -1,6 +1,10 @@
 //! The admission check of the gate: whether a request may be sent now, and if not, what it waits for.
 //!
 //! It is a pure function of its input, so that the reason shown to users is the reason that blocked the delivery.
+//!
+//! [`CircuitDecision`] is its input; the [`GateDecision`] of [`decide_admission`] is its result. In the engine,
+//! `LocalDecision` says whether a node can decide without Redis, and `AdmissionDecision` is the result for one delivery,
+//! from the node itself or from Redis.
 
 use std::time::Duration;
 
@@ -25,7 +29,7 @@ pub enum WaitingOn {
     Order,
     /// The webhook to be resumed.
     Paused,
-    /// A free slot of the tenant, the destination host or the node, or free memory.
+    /// Its turn: it is ready to be sent. Or a free slot of the tenant, the destination host or the node, or free memory.
     Capacity,
     /// A worker of the pool that its tenant is routed to.
     Pool,
@@ -61,7 +65,7 @@ impl WaitingOn {
 
 /// Which other deliveries are blocked for the same reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum LimitScope {
     /// The webhook's other deliveries.
     Webhook,
     /// Every delivery of the tenant.
@@ -100,7 +104,7 @@ pub struct GateInput<'a> {
     /// to the circuit.
     pub circuit: CircuitDecision,
     /// Whether the delivery is first in its order, or is not ordered.
-    pub order: bool,
+    pub is_first_in_order: bool,
     /// Slots of the webhook.
     pub webhook_slots: Slots,
     /// Slots of the tenant.
@@ -134,7 +138,7 @@ pub enum GateDecision {
         /// What it waits for.
         reason: WaitingOn,
         /// Which other deliveries wait too.
-        scope: Scope,
+        scope: LimitScope,
     },
 }
 
@@ -144,7 +148,7 @@ pub enum GateDecision {
 /// ```
 /// use redrive_core::{
 ///     Time,
-///     dispatch::gate::{GateDecision, GateInput, Scope, Slots, WaitingOn, decide},
+///     dispatch::gate::{GateDecision, GateInput, LimitScope, Slots, WaitingOn, decide_admission},
 ///     protection::breaker::CircuitDecision,
 ///     webhook::WebhookState,
 /// };
@@ -155,7 +159,7 @@ pub enum GateDecision {
 ///     pool_served: true,
 ///     paused_by_429_until: None,
 ///     circuit: CircuitDecision::Probe(7),
-///     order: true,
+///     is_first_in_order: true,
 ///     webhook_slots: free,
 ///     tenant_slots: free,
 ///     host_has_slot: true,
@@ -165,22 +169,22 @@ pub enum GateDecision {
 ///     global_token: None,
 ///     now,
 /// };
-/// assert_eq!(decide(&input), GateDecision::Go { probe: Some(7) });
+/// assert_eq!(decide_admission(&input), GateDecision::Go { probe: Some(7) });
 /// // Of several reasons one is returned: here the full webhook, not the missing token. The probe was not used, so
 /// // the caller must return it to the circuit.
 /// input.webhook_slots.used = 5;
 /// input.webhook_token = Some(Time::from_secs(1_001));
-/// let wait = GateDecision::Wait { until: None, reason: WaitingOn::InFlightLimit, scope: Scope::Webhook };
-/// assert_eq!(decide(&input), wait);
+/// let wait = GateDecision::Wait { until: None, reason: WaitingOn::InFlightLimit, scope: LimitScope::Webhook };
+/// assert_eq!(decide_admission(&input), wait);
 /// ```
-pub fn decide(input: &GateInput<'_>) -> GateDecision {
+pub fn decide_admission(input: &GateInput<'_>) -> GateDecision {
     let wait = |reason, scope| GateDecision::Wait { until: None, reason, scope };
     // If the webhook is neither active nor paused, its deliveries are cancelled elsewhere; none is sent until then.
     if *input.state != WebhookState::Active {
-        return wait(WaitingOn::Paused, Scope::Webhook);
+        return wait(WaitingOn::Paused, LimitScope::Webhook);
     }
     if !input.pool_served {
-        return wait(WaitingOn::Pool, Scope::Tenant);
+        return wait(WaitingOn::Pool, LimitScope::Tenant);
     }
     let probe = match input.circuit {
         CircuitDecision::Go => None,
@@ -188,30 +192,30 @@ pub fn decide(input: &GateInput<'_>) -> GateDecision {
         CircuitDecision::Wait { until, .. } => {
             // An outdated decision does not allow sending: wait briefly and ask the circuit again.
             let until = until.map(|until| until.max(input.now + Duration::from_millis(1)));
-            return GateDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook };
+            return GateDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: LimitScope::Webhook };
         }
     };
     if let Some(until) = input.paused_by_429_until.filter(|until| *until > input.now) {
         return GateDecision::Wait {
             until: Some(until),
             reason: WaitingOn::RateLimit,
-            scope: Scope::Webhook,
+            scope: LimitScope::Webhook,
         };
     }
-    if !input.order {
-        return wait(WaitingOn::Order, Scope::Webhook);
+    if !input.is_first_in_order {
+        return wait(WaitingOn::Order, LimitScope::Webhook);
     }
     if input.webhook_slots.is_full() {
-        return wait(WaitingOn::InFlightLimit, Scope::Webhook);
+        return wait(WaitingOn::InFlightLimit, LimitScope::Webhook);
     }
     if input.tenant_slots.is_full() {
-        return wait(WaitingOn::Capacity, Scope::Tenant);
+        return wait(WaitingOn::Capacity, LimitScope::Tenant);
     }
     if !input.host_has_slot {
-        return wait(WaitingOn::Capacity, Scope::Host);
+        return wait(WaitingOn::Capacity, LimitScope::Host);
     }
     if input.node_slots.is_full() {
-        return wait(WaitingOn::Capacity, Scope::Node);
+        return wait(WaitingOn::Capacity, LimitScope::Node);
     }
     match longest_token_wait(input) {
         Some((until, scope)) => {
@@ -222,11 +226,11 @@ pub fn decide(input: &GateInput<'_>) -> GateDecision {
 }
 
 /// Returns the token with the longest wait; of equal ones the one that blocks the fewest other deliveries.
-fn longest_token_wait(input: &GateInput<'_>) -> Option<(Time, Scope)> {
+fn longest_token_wait(input: &GateInput<'_>) -> Option<(Time, LimitScope)> {
     let tokens = [
-        (input.global_token, Scope::Node),
-        (input.tenant_token, Scope::Tenant),
-        (input.webhook_token, Scope::Webhook),
+        (input.global_token, LimitScope::Node),
+        (input.tenant_token, LimitScope::Tenant),
+        (input.webhook_token, LimitScope::Webhook),
     ];
     let missing = tokens.into_iter().filter_map(|(due, scope)| Some((due?, scope)));
     missing.filter(|(due, _)| *due > input.now).max_by_key(|(due, _)| *due)
@@ -246,7 +250,7 @@ mod tests {
         pool_served: true,
         paused_by_429_until: None,
         circuit: CircuitDecision::Go,
-        order: true,
+        is_first_in_order: true,
         webhook_slots: FREE,
         tenant_slots: FREE,
         host_has_slot: true,
@@ -261,19 +265,23 @@ mod tests {
         Some(NOW + Duration::from_secs(seconds))
     }
 
-    fn wait(until: Option<Time>, reason: WaitingOn, scope: Scope) -> GateDecision {
+    fn wait(until: Option<Time>, reason: WaitingOn, scope: LimitScope) -> GateDecision {
         GateDecision::Wait { until, reason, scope }
     }
 
     #[test]
     fn gate_decides_go_when_nothing_blocks() {
-        assert_eq!(decide(&CLEAR), GateDecision::Go { probe: None });
+        assert_eq!(decide_admission(&CLEAR), GateDecision::Go { probe: None });
         assert_eq!(
-            decide(&GateInput { circuit: CircuitDecision::Probe(7), ..CLEAR }),
+            decide_admission(&GateInput { circuit: CircuitDecision::Probe(7), ..CLEAR }),
             GateDecision::Go { probe: Some(7) }
         );
         let over = GateInput { paused_by_429_until: Some(NOW), webhook_token: Some(NOW), ..CLEAR };
-        assert_eq!(decide(&over), GateDecision::Go { probe: None }, "a pause that ends now does not block");
+        assert_eq!(
+            decide_admission(&over),
+            GateDecision::Go { probe: None },
+            "a pause that ends now does not block"
+        );
     }
 
     /// Applies each reason alone, from the lowest to the highest precedence, and together with all lower ones: the
@@ -283,50 +291,54 @@ mod tests {
         const OPEN: CircuitDecision = CircuitDecision::Wait { until: None, forced: true };
         type Block = fn(&mut GateInput<'_>);
         let reasons: [(Block, GateDecision); 12] = [
-            (|f| f.global_token = at(1), wait(at(1), RateLimit, Scope::Node)),
-            (|f| f.tenant_token = at(2), wait(at(2), RateLimit, Scope::Tenant)),
-            (|f| f.webhook_token = at(3), wait(at(3), RateLimit, Scope::Webhook)),
-            (|f| f.node_slots = OCCUPIED, wait(None, Capacity, Scope::Node)),
-            (|f| f.host_has_slot = false, wait(None, Capacity, Scope::Host)),
-            (|f| f.tenant_slots = OCCUPIED, wait(None, Capacity, Scope::Tenant)),
-            (|f| f.webhook_slots = OCCUPIED, wait(None, InFlightLimit, Scope::Webhook)),
-            (|f| f.order = false, wait(None, Order, Scope::Webhook)),
-            (|f| f.paused_by_429_until = at(4), wait(at(4), RateLimit, Scope::Webhook)),
-            (|f| f.circuit = OPEN, wait(None, CircuitOpen, Scope::Webhook)),
-            (|f| f.pool_served = false, wait(None, Pool, Scope::Tenant)),
-            (|f| f.state = &WebhookState::Paused, wait(None, Paused, Scope::Webhook)),
+            (|f| f.global_token = at(1), wait(at(1), RateLimit, LimitScope::Node)),
+            (|f| f.tenant_token = at(2), wait(at(2), RateLimit, LimitScope::Tenant)),
+            (|f| f.webhook_token = at(3), wait(at(3), RateLimit, LimitScope::Webhook)),
+            (|f| f.node_slots = OCCUPIED, wait(None, Capacity, LimitScope::Node)),
+            (|f| f.host_has_slot = false, wait(None, Capacity, LimitScope::Host)),
+            (|f| f.tenant_slots = OCCUPIED, wait(None, Capacity, LimitScope::Tenant)),
+            (|f| f.webhook_slots = OCCUPIED, wait(None, InFlightLimit, LimitScope::Webhook)),
+            (|f| f.is_first_in_order = false, wait(None, Order, LimitScope::Webhook)),
+            (|f| f.paused_by_429_until = at(4), wait(at(4), RateLimit, LimitScope::Webhook)),
+            (|f| f.circuit = OPEN, wait(None, CircuitOpen, LimitScope::Webhook)),
+            (|f| f.pool_served = false, wait(None, Pool, LimitScope::Tenant)),
+            (|f| f.state = &WebhookState::Paused, wait(None, Paused, LimitScope::Webhook)),
         ];
         let mut all = CLEAR;
         for (index, (block, expected)) in reasons.into_iter().enumerate() {
             let mut alone = CLEAR;
             block(&mut alone);
-            assert_eq!(decide(&alone), expected, "reason {index} alone");
+            assert_eq!(decide_admission(&alone), expected, "reason {index} alone");
             block(&mut all);
-            assert_eq!(decide(&all), expected, "reason {index} with all lower ones");
+            assert_eq!(decide_admission(&all), expected, "reason {index} with all lower ones");
         }
     }
 
     #[test]
     fn longest_token_wait_is_returned() {
         let input = GateInput { webhook_token: at(1), tenant_token: at(9), global_token: at(5), ..CLEAR };
-        assert_eq!(decide(&input), wait(at(9), RateLimit, Scope::Tenant));
+        assert_eq!(decide_admission(&input), wait(at(9), RateLimit, LimitScope::Tenant));
         let input = GateInput { webhook_token: at(5), tenant_token: None, ..input };
-        assert_eq!(decide(&input), wait(at(5), RateLimit, Scope::Webhook));
+        assert_eq!(decide_admission(&input), wait(at(5), RateLimit, LimitScope::Webhook));
     }
 
     #[test]
     fn open_circuit_returns_wait_time() {
-        let gate_at =
-            |until| decide(&GateInput { circuit: CircuitDecision::Wait { until, forced: false }, ..CLEAR });
-        assert_eq!(gate_at(at(30)), wait(at(30), CircuitOpen, Scope::Webhook));
+        let gate_at = |until| {
+            decide_admission(&GateInput { circuit: CircuitDecision::Wait { until, forced: false }, ..CLEAR })
+        };
+        assert_eq!(gate_at(at(30)), wait(at(30), CircuitOpen, LimitScope::Webhook));
         let soon = Some(NOW + Duration::from_millis(1));
-        assert_eq!(gate_at(Some(NOW)), wait(soon, CircuitOpen, Scope::Webhook));
+        assert_eq!(gate_at(Some(NOW)), wait(soon, CircuitOpen, LimitScope::Webhook));
     }
 
     #[test]
     fn inactive_webhook_is_blocked() {
         for state in [WebhookState::Disabled("why".into()), WebhookState::Deleted] {
-            assert_eq!(decide(&GateInput { state: &state, ..CLEAR }), wait(None, Paused, Scope::Webhook));
+            assert_eq!(
+                decide_admission(&GateInput { state: &state, ..CLEAR }),
+                wait(None, Paused, LimitScope::Webhook)
+            );
         }
     }
 
@@ -356,7 +368,7 @@ mod tests {
     proptest! {
         #[test]
         fn go_requires_no_block_and_wait_time_is_in_the_future(
-            (active, pool_served, order, host_has_slot) in
+            (active, pool_served, is_first_in_order, host_has_slot) in
                 (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
             circuit in any_circuit_decision(),
             (webhook_slots, tenant_slots, node_slots) in (any_slots(), any_slots(), any_slots()),
@@ -365,16 +377,16 @@ mod tests {
         ) {
             let state = if active { WebhookState::Active } else { WebhookState::Paused };
             let input = GateInput {
-                state: &state, pool_served, paused_by_429_until, circuit, order, webhook_slots, tenant_slots,
+                state: &state, pool_served, paused_by_429_until, circuit, is_first_in_order, webhook_slots, tenant_slots,
                 host_has_slot, node_slots, webhook_token, tenant_token, global_token, now: NOW,
             };
             let slots = [webhook_slots, tenant_slots, node_slots];
             let times = [paused_by_429_until, webhook_token, tenant_token, global_token];
-            let free = active && pool_served && order && host_has_slot
+            let free = active && pool_served && is_first_in_order && host_has_slot
                 && !matches!(circuit, CircuitDecision::Wait { .. })
                 && slots.into_iter().all(|slots| slots.used < slots.max)
                 && times.into_iter().flatten().all(|time| time <= NOW);
-            match decide(&input) {
+            match decide_admission(&input) {
                 GateDecision::Go { probe } => {
                     prop_assert!(free);
                     let expected = if let CircuitDecision::Probe(probe_id) = circuit { Some(probe_id) } else { None };

@@ -27,6 +27,11 @@ impl NotificationKind {
         }
     }
 
+    /// Returns whether it reports a transition of a circuit.
+    pub fn is_circuit_transition(self) -> bool {
+        matches!(self, Self::CircuitOpened | Self::CircuitRecovered)
+    }
+
     /// Returns the opposite kind. While both are pending for one webhook they are sent together, once both are due,
     /// the later one last, so that the last notification is the current state.
     pub fn opposite(self) -> Option<Self> {

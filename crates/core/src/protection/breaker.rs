@@ -350,7 +350,7 @@ impl Circuit {
 
     /// Returns how many deliveries may be in memory for a half-open circuit: the probes in flight and those that may
     /// still be sent. Returns `None` if the circuit is not half-open.
-    pub fn probe_limit(&self, policy: &BreakerPolicy) -> Option<usize> {
+    pub fn half_open_max_in_memory(&self, policy: &BreakerPolicy) -> Option<usize> {
         match &self.phase {
             Phase::HalfOpen(half_open) if policy.enabled => {
                 Some(half_open.in_flight() + half_open.probes_left(policy) as usize)

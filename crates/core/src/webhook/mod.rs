@@ -296,9 +296,15 @@ impl WebhookState {
         }
     }
 
-    /// Returns whether pending deliveries are held.
+    /// Returns whether pending deliveries are parked until the state changes.
     pub fn parks_deliveries(&self) -> bool {
         matches!(self, Self::Paused | Self::PendingVerification(_))
+    }
+
+    /// Returns whether pending deliveries are cancelled. Those of a webhook that is pending verification are not: they are
+    /// parked, whether or not it receives events.
+    pub fn cancels_deliveries(&self) -> bool {
+        self.cancel_reason().is_some()
     }
 
     /// Returns the reason for which its deliveries are cancelled, or `None` if they are not.
@@ -367,7 +373,7 @@ impl Webhook {
 
     /// Returns whether pending deliveries to it may be cancelled: it is disabled, deleted or expired.
     pub fn is_inactive(&self, at: Time) -> bool {
-        self.state.cancel_reason().is_some() || self.spec.expires_at.is_some_and(|end| end <= at)
+        self.state.cancels_deliveries() || self.spec.expires_at.is_some_and(|end| end <= at)
     }
 
     /// Returns when the next action is due: sending a challenge, or disabling the webhook.

@@ -15,7 +15,7 @@ use crate::{
     clock::monotonic_now,
     coordinate::Coordinator,
     dispatch::Dispatcher,
-    record::{Circuits, Recorder},
+    record::{Recorder, WebhookRuntimeUpdater},
     routing::Router,
     wakeups::Wakeups,
 };
@@ -56,18 +56,18 @@ pub(crate) struct ChangeFeed {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) stop: CancellationToken,
 }
 
 impl ChangeFeed {
-    /// Subscribes to the store's hints, which wake the scheduler or the change feed.
+    /// Subscribes to the store's hints, which wake the claim loop or the change feed.
     pub(crate) fn subscribe_to_hints(&self) {
         let wakeups = self.wakeups.clone();
         self.log.on_hint(Box::new(move |hint| match hint {
-            Hint::Work => wakeups.scheduler.wake(),
+            Hint::Work => wakeups.claims.wake(),
             Hint::Change => wakeups.changes.notify(),
         }));
     }
@@ -133,7 +133,7 @@ impl ChangeFeed {
         for (tenant_id, webhooks) in tenants {
             self.refresh_tenant(&tenant_id, &webhooks).await?;
         }
-        *to_refresh = self.circuits.refresh_runtime_state(webhooks_to_refresh).await?;
+        *to_refresh = self.runtime_updater.refresh_runtime_state(webhooks_to_refresh).await?;
         for (webhook_id, delivery_id) in cancelled {
             self.recorder.release_cancelled(webhook_id, delivery_id);
         }
@@ -168,7 +168,7 @@ impl ChangeFeed {
             self.recorder.apply_webhook_change(webhook_id);
         }
         self.wakeups.changes.keys_changed();
-        *to_refresh = self.circuits.refresh_runtime_state(webhooks_to_refresh).await?;
+        *to_refresh = self.runtime_updater.refresh_runtime_state(webhooks_to_refresh).await?;
         Ok(cursor)
     }
 
@@ -176,7 +176,7 @@ impl ChangeFeed {
     async fn refresh_tenant(&self, tenant_id: &TenantId, webhooks: &[WebhookId]) -> Result<(), StoreError> {
         if self.router.knows(tenant_id) {
             self.router.refresh(tenant_id).await?;
-            self.dispatcher.tenant_changed(tenant_id);
+            self.dispatcher.apply_tenant_change(tenant_id);
             webhooks.iter().for_each(|webhook_id| self.recorder.apply_webhook_change(*webhook_id));
         }
         Ok(())

@@ -218,7 +218,7 @@ impl HeartbeatSender {
                 tracing::info!(epoch = joined.epoch.epoch.0, "this node rejoined");
                 self.membership.set_epoch(joined);
                 self.wakeups.changes.request_resync();
-                self.wakeups.scheduler.wake();
+                self.wakeups.claims.wake();
                 // The new epoch changes this node's position among the nodes: recompute it with a heartbeat now.
                 self.membership.check_epoch_now();
                 true
@@ -296,7 +296,7 @@ mod tests {
             clock: test.base.clock.clone(),
             membership: test.base.membership.clone(),
             wakeups: test.base.wakeups.clone(),
-            runtime: test.base.runtime.clone(),
+            tokio: test.base.tokio.clone(),
             stop: test.base.stop.clone(),
             rescuing: Mutex::default(),
         };
@@ -308,7 +308,7 @@ mod tests {
             dispatcher: test.path.dispatcher.clone(),
             metrics: test.base.metrics.clone(),
             wakeups: test.base.wakeups.clone(),
-            runtime: test.base.runtime.clone(),
+            tokio: test.base.tokio.clone(),
             stop: test.base.stop.clone(),
         };
         let (settings, dispatcher) = (test.base.settings.clone(), test.path.dispatcher.clone());

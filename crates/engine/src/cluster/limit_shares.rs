@@ -33,12 +33,12 @@ impl AtomicShare {
     }
 
     fn word(share: LimitShare) -> u64 {
-        (share.index as u64) << 32 | share.senders as u64
+        (share.index as u64) << 32 | share.sending_nodes as u64
     }
 
     fn get(&self) -> LimitShare {
         let word = self.0.load(Relaxed);
-        LimitShare { index: (word >> 32) as usize, senders: (word & u64::from(u32::MAX)) as usize }
+        LimitShare { index: (word >> 32) as usize, sending_nodes: (word & u64::from(u32::MAX)) as usize }
     }
 
     /// Sets the share. Returns true if it has changed.
@@ -57,11 +57,12 @@ impl LimitShares {
     /// Recomputes the shares from the live nodes. Returns true if a share of this node has changed.
     pub(crate) fn update(&self, own: Epoch, nodes: &[&Node]) -> bool {
         let share_of = |serves: &dyn Fn(&Node) -> bool| {
-            let mut senders: Vec<Epoch> =
+            let mut sending_nodes: Vec<Epoch> =
                 nodes.iter().filter(|node| serves(node)).map(|node| node.epoch).collect();
-            senders.sort_unstable();
-            let position = senders.iter().position(|epoch| *epoch == own);
-            position.map_or(LimitShare::WHOLE, |index| LimitShare { index, senders: senders.len() })
+            sending_nodes.sort_unstable();
+            let position = sending_nodes.iter().position(|epoch| *epoch == own);
+            position
+                .map_or(LimitShare::WHOLE, |index| LimitShare { index, sending_nodes: sending_nodes.len() })
         };
         let mut changed = self.all.set(share_of(&|node| !node.pools.is_empty()));
         for (pool, cell) in &self.pools {
@@ -158,7 +159,7 @@ mod tests {
         assert!(shares.update(Epoch(7), &nodes.iter().collect::<Vec<_>>()));
         let location = |pool| shares.pool_share(shares.pool_index(pool).unwrap());
         assert_eq!(location("a"), LimitShare::WHOLE);
-        assert_eq!(location("b"), LimitShare { index: 1, senders: 3 });
+        assert_eq!(location("b"), LimitShare { index: 1, sending_nodes: 3 });
         assert_eq!(shares.pool_index("c"), None);
         assert_eq!(
             shares.global_rate(),

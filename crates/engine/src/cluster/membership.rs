@@ -173,7 +173,7 @@ impl Membership {
 
     /// Returns whether any node serves this pool.
     pub(crate) fn is_pool_served(&self, pool: &str) -> bool {
-        self.senders(pool) > 0
+        self.sending_nodes(pool) > 0
     }
 
     /// Returns the pools served by at least one node.
@@ -182,7 +182,7 @@ impl Membership {
     }
 
     /// Returns the number of nodes that serve a pool.
-    pub(crate) fn senders(&self, pool: &str) -> usize {
+    pub(crate) fn sending_nodes(&self, pool: &str) -> usize {
         self.pools.read().get(pool).copied().unwrap_or_default()
     }
 

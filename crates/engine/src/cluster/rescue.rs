@@ -20,7 +20,7 @@ pub(crate) struct Rescuer {
     pub(crate) clock: Clock,
     pub(crate) membership: Arc<Membership>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
     /// Dead epochs whose leases are being rescued.
     pub(crate) rescuing: Mutex<BTreeSet<Epoch>>,
@@ -69,7 +69,7 @@ impl Rescuer {
             return;
         }
         let rescuing = RescueGuard { rescuer: self.clone(), epoch: dead };
-        self.runtime.spawn(async move {
+        self.tokio.spawn(async move {
             let rescuer = &rescuing.rescuer;
             let has_ended = match counter {
                 Some(counter) => rescuer.store.end_epoch(dead, counter).await,
@@ -98,7 +98,7 @@ impl Rescuer {
                 }
             };
             rescued += step.changed;
-            self.wakeups.scheduler.wake();
+            self.wakeups.claims.wake();
             if step.finished {
                 if rescued > 0 {
                     tracing::info!(epoch = dead.0, rescued, "rescued leases of a dead epoch");

@@ -87,7 +87,7 @@ pub(crate) struct Timekeeper {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
 }
 
@@ -182,7 +182,7 @@ impl Timekeeper {
             self.adjust_for_clock_step(clock_step);
         }
         // Wakes all tasks that sleep until a time.
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         self.wakeups.gate_timer.notify_one();
         self.wakeups.expiry.notify_one();
     }
@@ -192,7 +192,7 @@ impl Timekeeper {
         self.coordinator.local.adjust_for_clock_step(&clock_step);
         self.dispatcher.queues.adjust_for_clock_step(&clock_step);
         let timekeeper = self.clone();
-        self.runtime.spawn(async move {
+        self.tokio.spawn(async move {
             tokio::time::sleep(CLOCK_STEP_DELAY).await;
             let mut progress = ClockStepProgress::default();
             while timekeeper.membership.is_leader() && !timekeeper.stop.is_cancelled() {
@@ -234,7 +234,7 @@ impl Timekeeper {
                 progress.lanes_per_step = (progress.lanes_per_step / 4).max(1);
             }
             let last = step?;
-            self.wakeups.scheduler.wake();
+            self.wakeups.claims.wake();
             if last.is_none() {
                 return Ok(());
             }

@@ -26,28 +26,33 @@ impl Control {
         for _ in 0..MAX_CIRCUIT_ACTION_TRIES {
             if self.membership.is_shared() {
                 // Another node may have just changed it.
-                self.circuits.refresh_runtime_state([webhook_id].into()).await?;
+                self.runtime_updater.refresh_runtime_state([webhook_id].into()).await?;
             }
             let change = self.coordinator.apply_action(&webhook, action.clone()).await;
             let Some(change) = change else { return Ok(true) };
-            self.circuits.apply_change(&webhook, &change);
+            self.runtime_updater.apply_change(&webhook, &change);
             // Manual actions cause no notification.
             let stored = self
                 .runtime_state
                 .set_circuit(change.tenant_id.clone(), webhook_id, change.saved.clone(), None)
                 .await;
-            self.wakeups.scheduler.wake();
+            self.wakeups.claims.wake();
             self.wakeups.gate_timer.notify_one();
             match stored {
                 Ok(stored) => {
-                    self.coordinator.local.circuit_stored(webhook_id);
+                    self.coordinator.local.mark_circuit_stored(webhook_id);
                     if stored {
                         return Ok(true);
                     }
                 }
                 Err(error) => {
                     // The action is already in effect here, so store it in the background even though the caller gets an error.
-                    self.circuits.persist_in_background(change.tenant_id, webhook_id, change.saved, None);
+                    self.runtime_updater.persist_in_background(
+                        change.tenant_id,
+                        webhook_id,
+                        change.saved,
+                        None,
+                    );
                     return Err(error);
                 }
             }

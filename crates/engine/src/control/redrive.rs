@@ -69,7 +69,7 @@ impl Control {
             unless_purged: false,
         };
         let redriven = self.redrive.retry(tenant_id, delivery_id, options, self.clock.now()).await?;
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         Ok(redriven)
     }
 
@@ -95,7 +95,7 @@ impl Control {
             ReplayTo::Webhooks(ids) => self.rounds_for_webhooks(&tenant_id, event_id, ids, lane).await?,
         };
         let replayed = self.redrive.replay(tenant_id, event_id, rounds, priority, self.clock.now()).await?;
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         match replayed {
             ReplayResult::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::NoTarget),
             ReplayResult::Done(deliveries) => Ok(deliveries),
@@ -170,7 +170,7 @@ impl Control {
         let now = self.clock.now();
         let cancelled = self.redrive.cancel(tenant_id.clone(), delivery_id, reason.clone(), now).await?;
         // The next delivery of an ordered lane may be due now.
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         match &cancelled {
             CancelResult::Requested => self.recorder.cancel_if_queued(webhook_id, delivery_id, reason),
             CancelResult::Done => self.rollups.record_ended(&tenant_id, DeliveryStatus::Cancelled, 1, now),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redrive_core::{
     TenantId, Time, WebhookId,
     cluster::ticket,
-    dispatch::gate::{GateDecision, GateInput, Scope, Slots, WaitingOn, decide},
+    dispatch::gate::{GateDecision, GateInput, LimitScope, Slots, WaitingOn, decide_admission},
     protection::breaker::{CircuitDecision, CircuitState, CircuitView},
     webhook::WebhookState,
 };
@@ -15,9 +15,9 @@ use super::Control;
 use crate::{coordinate::BlockSnapshot, dispatch::MemoryState, routing::ResolvedWebhook};
 
 /// Explanation for a delivery leased by another node.
-const ON_OTHER_NODE: &str = "queued on another node";
+const ON_OTHER_NODE: &str = "ready, queued on another node";
 /// Explanation for a delivery of a webhook that is assigned to another node.
-const ON_ASSIGNED_NODE: &str = "waiting for a free slot on the node that is assigned to this webhook";
+const ON_ASSIGNED_NODE: &str = "ready, waiting for the node that is assigned to this webhook";
 
 /// What a pending delivery waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Control {
     pub(crate) async fn wait_reason(&self, delivery: &Delivery) -> Result<Option<WaitReason>, StoreError> {
         if delivery.due.is_none() {
             match self.dispatcher.queues.memory_state(delivery.webhook_id, delivery.id) {
-                Some(MemoryState::InFlight) => return Ok(None),
+                Some(MemoryState::Started) => return Ok(None),
                 None if self.membership.is_shared() => return Ok(Some(capacity(ON_OTHER_NODE))),
                 Some(MemoryState::Queued) | None => {}
             }
@@ -79,11 +79,11 @@ impl Control {
             (Some(due), None) if due > now => scheduled(due),
             (_, None)
                 if self.dispatcher.assignments.needs_assigned_node(&webhook)
-                    && !self.dispatcher.assignments.has(webhook.id) =>
+                    && !self.dispatcher.assignments.is_assigned_here(webhook.id) =>
             {
                 capacity(ON_ASSIGNED_NODE)
             }
-            (_, None) => capacity("waiting for a free slot on this node"),
+            (_, None) => capacity("ready, waiting to be sent"),
         }))
     }
 
@@ -166,7 +166,7 @@ impl Control {
                 || self.membership.is_pool_served(&webhook.tenant.pool()),
             paused_by_429_until: snapshot.paused_by_429_until,
             circuit: circuit_decision(&snapshot.circuit, now),
-            order: first,
+            is_first_in_order: first,
             webhook_slots: slots(usage.webhook, max),
             tenant_slots: slots(usage.tenant, webhook.tenant.max_in_flight()),
             host_has_slot: usage.host_has_slot,
@@ -176,14 +176,14 @@ impl Control {
             global_token: snapshot.tokens[2],
             now,
         };
-        let GateDecision::Wait { until, reason, scope } = decide(&input) else { return None };
+        let GateDecision::Wait { until, reason, scope } = decide_admission(&input) else { return None };
         let explanation = match reason {
             WaitingOn::CircuitOpen => describe_circuit(&snapshot.circuit),
             WaitingOn::RateLimit => match (snapshot.paused_by_429_until, scope) {
                 (Some(until), _) => format!("endpoint returned 429; nothing is sent until {until}"),
-                (None, Scope::Webhook) => "the webhook's rate limit is exhausted".into(),
-                (None, Scope::Tenant) => "the tenant's rate limit is exhausted".into(),
-                (None, Scope::Host | Scope::Node) => {
+                (None, LimitScope::Webhook) => "the webhook's rate limit is exhausted".into(),
+                (None, LimitScope::Tenant) => "the tenant's rate limit is exhausted".into(),
+                (None, LimitScope::Host | LimitScope::Node) => {
                     "the rate limit of the whole cluster is exhausted".into()
                 }
             },
@@ -196,13 +196,13 @@ impl Control {
                     .into()
             }
             WaitingOn::Paused => "the webhook is paused; resume it to continue".into(),
-            WaitingOn::Capacity if scope == Scope::Tenant => {
-                "the tenant has reached its limit of requests in flight".into()
+            WaitingOn::Capacity if scope == LimitScope::Tenant => {
+                "the tenant has reached its limit of unfinished deliveries on this node".into()
             }
-            WaitingOn::Capacity if scope == Scope::Host => {
+            WaitingOn::Capacity if scope == LimitScope::Host => {
                 "this node has reached its limit of requests in flight to the webhook's host".into()
             }
-            WaitingOn::Capacity => "this node has reached its limit of requests in flight".into(),
+            WaitingOn::Capacity => "this node has reached its limit of unfinished deliveries".into(),
             WaitingOn::Pool => {
                 format!("no worker serves the pool \"{}\"", webhook.tenant.pool())
             }

@@ -86,7 +86,7 @@ impl Control {
                     self.recorder.apply_webhook_change(webhook.id);
                     if let Some(resolved) = self.router.webhook(webhook.id) {
                         // Disabling the circuit breaker unblocks the webhook immediately.
-                        self.circuits.advance(&resolved);
+                        self.runtime_updater.perform_due_transition(&resolved);
                     }
                     return Ok(webhook);
                 }
@@ -109,7 +109,7 @@ impl Control {
             return Ok(false);
         }
         self.router.refresh(&id).await?;
-        self.dispatcher.tenant_changed(&id);
+        self.dispatcher.apply_tenant_change(&id);
         Ok(true)
     }
 

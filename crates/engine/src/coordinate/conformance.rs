@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use redrive_core::{
     EventId, FailureCategory, Time,
-    dispatch::gate::{Scope, WaitingOn},
+    dispatch::gate::{LimitScope, WaitingOn},
     protection::{
         breaker::{BreakerConfig, CallOutcome, CircuitState, Forced},
         limiter::RateLimit,
@@ -72,13 +72,18 @@ impl Coordinator {
         }
     }
 
-    async fn report(&self, webhook: &Arc<ResolvedWebhook>, call: CallOutcome, probe: Option<u64>) {
+    async fn report(&self, webhook: &Arc<ResolvedWebhook>, outcome: CallOutcome, probe: Option<u64>) {
         match self {
             Self::Local { local, .. } => {
-                let report = AttemptReport { call, probe, success: None, pause_until: None };
+                let report = AttemptReport {
+                    circuit_outcome: outcome,
+                    probe,
+                    endpoint_accepted: None,
+                    pause_until: None,
+                };
                 local.record_attempt(webhook, report, self.now());
             }
-            Self::Redis { node, .. } => drop(node.through(node.shared.report(webhook, call, probe)).await),
+            Self::Redis { node, .. } => drop(node.through(node.shared.report(webhook, outcome, probe)).await),
         }
     }
 
@@ -147,7 +152,7 @@ async fn a_circuit_opens_at_its_threshold_and_waits(decider: Coordinator) {
     decider.report(&webhook, FAILED, None).await;
     assert_eq!(decider.state(&webhook).await, CircuitState::Open, "two of four failed");
     let until = Some(decider.now() + Duration::from_secs(1));
-    let wait = AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook };
+    let wait = AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: LimitScope::Webhook };
     assert_eq!(decider.ask(&webhook, &[event(1), event(2)]).await, [wait, wait]);
 }
 
@@ -206,7 +211,7 @@ async fn a_bucket_gives_its_burst_and_then_its_rate(decider: Coordinator) {
     let until = Some(decider.now() + Duration::from_millis(100));
     assert_eq!(
         decisions[3],
-        AdmissionDecision::Wait { until, reason: WaitingOn::RateLimit, scope: Scope::Webhook }
+        AdmissionDecision::Wait { until, reason: WaitingOn::RateLimit, scope: LimitScope::Webhook }
     );
     decider.after(100);
     let decisions = decider.ask(&webhook, &[event(4), event(5)]).await;
@@ -221,7 +226,7 @@ async fn what_is_forced_stays_until_its_end(decider: Coordinator) {
     let decision = decider.ask(&webhook, &[event(1)]).await[0];
     assert_eq!(
         decision,
-        AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: Scope::Webhook }
+        AdmissionDecision::Wait { until, reason: WaitingOn::CircuitOpen, scope: LimitScope::Webhook }
     );
     decider.after(500);
     assert!(goes(&decider.ask(&webhook, &[event(1)]).await[0]));

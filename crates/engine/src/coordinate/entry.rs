@@ -2,7 +2,7 @@
 
 use redrive_core::{
     TenantId, Time,
-    dispatch::gate::Scope,
+    dispatch::gate::LimitScope,
     protection::{
         breaker::{Circuit, Counts, Transition},
         limiter::Bucket,
@@ -33,7 +33,7 @@ pub(super) struct WebhookEntry {
     /// Half-open probes in Redis: number sent, and number that succeeded.
     pub(super) half_open_counts: Option<(u32, u32)>,
     /// Scope of the token that a delivery waited for, and when it is due.
-    pub(super) token: Option<(Scope, Time)>,
+    pub(super) token: Option<(LimitScope, Time)>,
 }
 
 /// Transitions made here. State read from the store is ignored if the read began before they were stored.
@@ -95,7 +95,7 @@ impl WebhookEntry {
         let paused_by_429_until = self.paused_by_429_until.filter(|until| *until > now);
         (
             paused_by_429_until.max(self.circuit.to_saved().blocked_until()),
-            self.circuit.probe_limit(&webhook.breaker),
+            self.circuit.half_open_max_in_memory(&webhook.breaker),
         )
     }
 
@@ -109,7 +109,7 @@ impl WebhookEntry {
         match self.block_state(webhook, now) {
             after if after == before => RuntimeChange::Unchanged,
             (Some(until), _) => RuntimeChange::Blocked(until),
-            (None, probe_limit) => RuntimeChange::Unblocked(probe_limit),
+            (None, half_open_max_in_memory) => RuntimeChange::Unblocked(half_open_max_in_memory),
         }
     }
 
@@ -121,7 +121,7 @@ impl WebhookEntry {
         numbers: &mut u64,
     ) -> Option<FailingChange> {
         self.paused_by_429_until = self.paused_by_429_until.max(report.pause_until);
-        let failing = match (report.success, self.failing_since) {
+        let failing = match (report.endpoint_accepted, self.failing_since) {
             (Some(true), Some(_)) => {
                 self.failing_since = None;
                 Some(FailingChange::Recovered)
@@ -152,7 +152,7 @@ impl WebhookEntry {
             circuit,
             paused_by_429_until: self.paused_by_429_until.filter(|until| *until > now),
             failing_since: self.failing_since,
-            tokens: [due(Scope::Webhook), due(Scope::Tenant), due(Scope::Node)],
+            tokens: [due(LimitScope::Webhook), due(LimitScope::Tenant), due(LimitScope::Node)],
         }
     }
 
@@ -168,7 +168,7 @@ impl WebhookEntry {
             tenant_id: self.tenant_id.clone(),
             transition,
             saved: self.circuit.to_saved(),
-            probe_limit: self.circuit.probe_limit(&webhook.breaker),
+            half_open_max_in_memory: self.circuit.half_open_max_in_memory(&webhook.breaker),
         })
     }
 

@@ -93,7 +93,7 @@ impl State {
         let entry = self.webhooks.get_mut(&webhook.id);
         if entry.is_none() && own.is_none() && tenants.is_none() && global.is_none() {
             // The webhook is not tracked and has no limit.
-            return match gate::decide(&base_input(webhook, now)) {
+            return match gate::decide_admission(&base_input(webhook, now)) {
                 GateDecision::Go { probe } => AdmissionDecision::Go { probe, circuit: CircuitState::Closed },
                 GateDecision::Wait { until, reason, scope } => {
                     AdmissionDecision::Wait { until, reason, scope }
@@ -127,7 +127,7 @@ impl State {
             global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.next_token_at(limit, now)),
             ..base_input(webhook, now)
         };
-        match gate::decide(&input) {
+        match gate::decide_admission(&input) {
             GateDecision::Go { probe } => {
                 if let Some(limit) = own {
                     entry.bucket.take(&limit, now);
@@ -157,10 +157,10 @@ pub(super) fn min_time(one: Option<Time>, other: Option<Time>) -> Option<Time> {
 pub(super) fn base_input(webhook: &ResolvedWebhook, now: Time) -> GateInput<'_> {
     GateInput {
         state: &webhook.state,
-        pool_served: webhook.tenant.is_served(),
+        pool_served: webhook.tenant.may_send_here(),
         paused_by_429_until: None,
         circuit: CircuitDecision::Go,
-        order: true,
+        is_first_in_order: true,
         webhook_slots: NO_SLOT_LIMIT,
         tenant_slots: NO_SLOT_LIMIT,
         host_has_slot: true,
@@ -191,7 +191,8 @@ impl LocalCoordinator {
         let fresh = state.fresh_bucket();
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
-        let transition = entry.circuit.record_call(&webhook.breaker, now, report.call, report.probe);
+        let transition =
+            entry.circuit.record_call(&webhook.breaker, now, report.circuit_outcome, report.probe);
         let circuit = entry.take_change(webhook, transition);
         state.soonest = min_time(state.soonest, entry.next_tick);
         let failing = entry.record_change(&report, now, &mut state.transitions);
@@ -199,8 +200,8 @@ impl LocalCoordinator {
             entry.unstored_circuit.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
-        let probe_limit = entry.circuit.probe_limit(&webhook.breaker);
-        ReportEffects { circuit, failing, failing_since: entry.failing_since, probe_limit }
+        let half_open_max_in_memory = entry.circuit.half_open_max_in_memory(&webhook.breaker);
+        ReportEffects { circuit, failing, failing_since: entry.failing_since, half_open_max_in_memory }
     }
 
     /// Makes the timed transitions that are due. `find` returns the current webhook. Transitions of webhooks that are
@@ -273,7 +274,11 @@ impl LocalCoordinator {
             state.webhooks.get(&webhook.id).filter(|entry| entry.next_tick.is_some_and(|at| at <= now))?;
         let mut circuit = entry.circuit.clone();
         circuit.tick(&webhook.breaker, now)?;
-        circuit.to_saved().blocked_until().is_none().then(|| circuit.probe_limit(&webhook.breaker))
+        circuit
+            .to_saved()
+            .blocked_until()
+            .is_none()
+            .then(|| circuit.half_open_max_in_memory(&webhook.breaker))
     }
 
     /// Adjusts all times after the clock was set back: they were computed from the abandoned time.
@@ -305,12 +310,12 @@ impl LocalCoordinator {
 
     /// Reschedules the circuit after its policy may have changed. Returns how many deliveries of a half-open
     /// circuit may be in memory.
-    pub(crate) fn refresh_probe_limit(&self, webhook: &ResolvedWebhook) -> Option<usize> {
+    pub(crate) fn refresh_half_open_limit(&self, webhook: &ResolvedWebhook) -> Option<usize> {
         let state = &mut *self.state.lock();
         let entry = state.webhooks.get_mut(&webhook.id)?;
         entry.next_tick = entry.circuit.next_tick(&webhook.breaker);
         state.soonest = min_time(state.soonest, entry.next_tick);
-        entry.circuit.probe_limit(&webhook.breaker)
+        entry.circuit.half_open_max_in_memory(&webhook.breaker)
     }
 
     /// Applies an operator's action to a circuit.
@@ -388,7 +393,7 @@ impl LocalCoordinator {
     }
 
     /// Records that a transition of the webhook's circuit made here is stored.
-    pub(crate) fn circuit_stored(&self, webhook_id: WebhookId) {
+    pub(crate) fn mark_circuit_stored(&self, webhook_id: WebhookId) {
         let state = &mut *self.state.lock();
         if let Some(entry) = state.webhooks.get_mut(&webhook_id) {
             entry.unstored_circuit.confirm(&mut state.transitions);
@@ -396,7 +401,7 @@ impl LocalCoordinator {
     }
 
     /// Records that the start or end of a series of failures is stored, or never will be.
-    pub(crate) fn failing_stored(&self, webhook_id: WebhookId) {
+    pub(crate) fn mark_failing_stored(&self, webhook_id: WebhookId) {
         let state = &mut *self.state.lock();
         if let Some(entry) = state.webhooks.get_mut(&webhook_id) {
             entry.unstored_failing.confirm(&mut state.transitions);

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     EventId, TenantId, Time, WebhookId,
-    dispatch::gate::{Scope, WaitingOn},
+    dispatch::gate::{LimitScope, WaitingOn},
     protection::breaker::{CallOutcome, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
 };
 use redrive_store::FailingChange;
@@ -64,7 +64,7 @@ impl Coordinator {
         let Some(redis) = self.redis() else {
             return self.local.record_attempt(webhook, report, now);
         };
-        let reported = match (report.call, report.probe) {
+        let reported = match (report.circuit_outcome, report.probe) {
             (CallOutcome::Succeeded, None) => {
                 redis.report_success(webhook);
                 return self.local.record_without_circuit(webhook, report, now);
@@ -77,7 +77,7 @@ impl Coordinator {
         match reported {
             Ok(reported) => ReportEffects {
                 circuit: reported.change,
-                probe_limit: reported.probe_limit,
+                half_open_max_in_memory: reported.half_open_max_in_memory,
                 ..self.local.record_without_circuit(webhook, report, now)
             },
             Err(RedisUnavailable) => self.local.record_attempt(webhook, report, now),
@@ -129,7 +129,7 @@ pub(crate) enum AdmissionDecision {
         /// Time to wait until; `None` if unknown.
         until: Option<Time>,
         reason: WaitingOn,
-        scope: Scope,
+        scope: LimitScope,
     },
     /// The circuit is half-open, and this event was already a probe in the current half-open period. Other events may
     /// become probes.
@@ -141,14 +141,15 @@ pub(crate) enum AdmissionDecision {
     NoProbe,
 }
 
-/// Result of a request.
+/// What one attempt shows about the endpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct AttemptReport {
-    pub(crate) call: CallOutcome,
+    /// How the circuit counts it. A 429 is ignored by the circuit.
+    pub(crate) circuit_outcome: CallOutcome,
     /// Id of the probe it was sent as.
     pub(crate) probe: Option<u64>,
-    /// Whether the endpoint accepted it; `None` if the result says nothing about the endpoint.
-    pub(crate) success: Option<bool>,
+    /// Whether the endpoint accepted it, which a 429 does not; `None` if the result says nothing about the endpoint.
+    pub(crate) endpoint_accepted: Option<bool>,
     /// End of the pause after a 429.
     pub(crate) pause_until: Option<Time>,
 }
@@ -161,7 +162,7 @@ pub(crate) struct ReportEffects {
     /// Time since which there were only failures.
     pub(crate) failing_since: Option<Time>,
     /// Maximum number of deliveries of a half-open circuit in memory, including those in flight.
-    pub(crate) probe_limit: Option<usize>,
+    pub(crate) half_open_max_in_memory: Option<usize>,
 }
 
 /// A transition of a circuit, and the state to store.
@@ -171,7 +172,7 @@ pub(crate) struct CircuitChange {
     pub(crate) tenant_id: TenantId,
     pub(crate) transition: Transition,
     pub(crate) saved: SavedCircuit,
-    pub(crate) probe_limit: Option<usize>,
+    pub(crate) half_open_max_in_memory: Option<usize>,
 }
 
 /// Effects of due timers.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_core::{
     Time, WebhookId,
-    dispatch::gate::{self, GateDecision, GateInput, Scope},
+    dispatch::gate::{self, GateDecision, GateInput, LimitScope},
     protection::{
         breaker::{Circuit, CircuitState, Counts, SavedCircuit},
         limiter::{Bucket, RateLimit},
@@ -70,7 +70,7 @@ impl LocalCoordinator {
             Some(entry) => (entry.paused_by_429_until, entry.circuit.is_closed_unforced()),
             None => (None, true),
         };
-        match gate::decide(&GateInput { paused_by_429_until, ..base_input(webhook, now) }) {
+        match gate::decide_admission(&GateInput { paused_by_429_until, ..base_input(webhook, now) }) {
             GateDecision::Wait { until, reason, scope } => {
                 LocalDecision::Wait(AdmissionDecision::Wait { until, reason, scope })
             }
@@ -98,7 +98,7 @@ impl LocalCoordinator {
     ) -> ReportEffects {
         let state = &mut *self.state.lock();
         if !state.webhooks.contains_key(&webhook.id)
-            && report.success != Some(false)
+            && report.endpoint_accepted != Some(false)
             && report.pause_until.is_none()
         {
             // The webhook is not tracked, and this result gives no reason to track it.
@@ -108,7 +108,12 @@ impl LocalCoordinator {
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
         let failing = entry.record_change(&report, now, &mut state.transitions);
-        ReportEffects { circuit: None, failing, failing_since: entry.failing_since, probe_limit: None }
+        ReportEffects {
+            circuit: None,
+            failing,
+            failing_since: entry.failing_since,
+            half_open_max_in_memory: None,
+        }
     }
 
     /// Returns the rate limit of the whole cluster.
@@ -124,7 +129,7 @@ impl LocalCoordinator {
     }
 
     /// Records that a delivery waits for a token until `until`.
-    pub(super) fn record_token_wait(&self, webhook: &ResolvedWebhook, scope: Scope, until: Time) {
+    pub(super) fn record_token_wait(&self, webhook: &ResolvedWebhook, scope: LimitScope, until: Time) {
         if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook.id) {
             entry.token = Some((scope, until));
         }

@@ -43,9 +43,18 @@ fn runtime(webhook: &ResolvedWebhook, circuit: Option<SavedCircuit>) -> Option<W
     })
 }
 
-fn respond(webhook: &ResolvedWebhook, local: &LocalCoordinator, call: CallOutcome) -> ReportEffects {
-    let success = Some(call == CallOutcome::Succeeded);
-    local.record_attempt(webhook, AttemptReport { call, probe: None, success, pause_until: None }, NOW)
+fn respond(webhook: &ResolvedWebhook, local: &LocalCoordinator, outcome: CallOutcome) -> ReportEffects {
+    let success = Some(outcome == CallOutcome::Succeeded);
+    local.record_attempt(
+        webhook,
+        AttemptReport {
+            circuit_outcome: outcome,
+            probe: None,
+            endpoint_accepted: success,
+            pause_until: None,
+        },
+        NOW,
+    )
 }
 
 fn state(webhook: &ResolvedWebhook, local: &LocalCoordinator) -> CircuitState {
@@ -126,7 +135,7 @@ fn local_transition_survives_older_stored_state() {
         "the transition is not stored yet"
     );
     let read_before_commit = local.transition_count();
-    local.circuit_stored(webhook.id);
+    local.mark_circuit_stored(webhook.id);
     assert_eq!(
         local.merge_stored(&webhook, None, read_before_commit, NOW),
         RuntimeChange::Stale,
@@ -148,7 +157,7 @@ fn local_transition_survives_older_stored_state() {
         RuntimeChange::Unblocked(None),
         "another node has closed it"
     );
-    local.failing_stored(webhook.id);
+    local.mark_failing_stored(webhook.id);
     local.merge_stored(&webhook, None, local.transition_count(), NOW);
     assert_eq!(local.snapshot(&webhook, NOW).failing_since, None);
 }
@@ -163,7 +172,7 @@ fn rereading_same_generation_keeps_probes() {
         event_id: EventId::new(NOW, &[n; 10]),
         probe_timeout: MINUTE,
     };
-    let max = local.refresh_probe_limit(&webhook).unwrap();
+    let max = local.refresh_half_open_limit(&webhook).unwrap();
     let admitted = |from: u8| {
         let requests: Vec<_> = (from..from + 20).map(ask).collect();
         local

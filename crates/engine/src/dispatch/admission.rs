@@ -23,7 +23,7 @@ pub(crate) struct Admission {
     pub(crate) probe_id: Option<u64>,
     pub(crate) circuit: CircuitState,
     /// Slot of the webhook's cluster-wide concurrency limit.
-    pub(crate) slot: Option<Slot>,
+    pub(crate) cluster_slot: Option<Slot>,
 }
 
 /// A started delivery and its webhook.
@@ -31,24 +31,24 @@ type DeliveryWithWebhook = (UnsettledDelivery, Arc<ResolvedWebhook>);
 
 /// Longest time that a webhook is parked without checking again. A longer block is kept in the store; if it ends
 /// early and this node does not notice, sending resumes after this time.
-const MAX_PARK_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_PARK_DURATION: Duration = Duration::from_secs(60);
 
 /// Returns until when to park a webhook that is blocked until `until`, or for an unknown time if `None`.
 pub(super) fn parked_until(until: Option<Time>, now: Time) -> Time {
-    until.unwrap_or(Time::FAR_FUTURE).min(now + MAX_PARK_INTERVAL)
+    until.unwrap_or(Time::FAR_FUTURE).min(now + MAX_PARK_DURATION)
 }
 
 /// Time beyond the request timeout after which a probe without a result counts as lost.
-const PROBE_GRACE: Duration = Duration::from_secs(10);
+const PROBE_RESULT_GRACE: Duration = Duration::from_secs(10);
 
 const CLOSED: CircuitState = CircuitState::Closed;
 
 fn probe_timeout(delivery: &LeasedDelivery, webhook: &ResolvedWebhook) -> Duration {
-    webhook.retry_policy.timeout(delivery.attempt) + PROBE_GRACE
+    webhook.retry_policy.timeout(delivery.attempt) + PROBE_RESULT_GRACE
 }
 
 impl Dispatcher {
-    /// Requests admission for all deliveries in one call and delivers those that are admitted. Returns the others.
+    /// Requests admission for all deliveries in one call and starts attempts for those that are admitted. Returns the others.
     pub(super) fn admit(
         self: &Arc<Self>,
         started: Vec<UnsettledDelivery>,
@@ -69,9 +69,9 @@ impl Dispatcher {
                         || end_before_send(&delivery, &webhook, confirmed_now).is_some() =>
                 {
                     // The admission is a placeholder: the pre-send check ends or drops the delivery; nothing is sent.
-                    handler.clone().deliver(
+                    handler.clone().start_attempt(
                         delivery,
-                        Admission { webhook, probe_id: None, circuit: CLOSED, slot: None },
+                        Admission { webhook, probe_id: None, circuit: CLOSED, cluster_slot: None },
                     );
                 }
                 Some(webhook) => known.push((delivery, webhook)),
@@ -84,7 +84,7 @@ impl Dispatcher {
         }
     }
 
-    /// Delivers those that this node's local coordinator admits. Returns the others.
+    /// Starts attempts for those that this node's local coordinator admits. Returns the others.
     fn admit_locally(
         &self,
         known: Vec<DeliveryWithWebhook>,
@@ -114,7 +114,7 @@ impl Dispatcher {
                 .flatten();
             ((delivery, webhook), (decision, slot))
         });
-        self.deliver_admitted(decided, now, handler)
+        self.start_admitted(decided, now, handler)
     }
 
     /// Starts deliveries of webhooks without limits or blocks if this node has a slot for them, and requests
@@ -131,9 +131,10 @@ impl Dispatcher {
             match self.coordinator.local.decide_locally(&webhook, now) {
                 LocalDecision::Wait(decision) => waits.push(((delivery, webhook), (decision, None))),
                 LocalDecision::Go => match redis.slots.try_acquire(webhook.id, webhook.max_in_flight) {
-                    slot @ Some(_) => handler
-                        .clone()
-                        .deliver(delivery, Admission { webhook, probe_id: None, circuit: CLOSED, slot }),
+                    slot @ Some(_) => handler.clone().start_attempt(
+                        delivery,
+                        Admission { webhook, probe_id: None, circuit: CLOSED, cluster_slot: slot },
+                    ),
                     None => undecided.push((delivery, webhook, None)),
                 },
                 LocalDecision::AskRedis => {
@@ -144,9 +145,9 @@ impl Dispatcher {
         }
         if !undecided.is_empty() {
             let dispatcher = self.clone();
-            self.runtime.spawn(async move { dispatcher.request_admission(redis, undecided).await });
+            self.tokio.spawn(async move { dispatcher.request_admission(redis, undecided).await });
         }
-        self.deliver_admitted(waits, now, handler)
+        self.start_admitted(waits, now, handler)
     }
 
     /// Requests admission from Redis, which decides for all nodes.
@@ -172,7 +173,7 @@ impl Dispatcher {
                         ((delivery, webhook), (decision, slot.or(local_slot.filter(|_| is_admitted))))
                     },
                 );
-                self.deliver_admitted(decided, now, &handler)
+                self.start_admitted(decided, now, &handler)
             }
             Err(_) => self.admit_locally(
                 undecided.into_iter().map(|(delivery, webhook, _)| (delivery, webhook)).collect(),
@@ -186,8 +187,8 @@ impl Dispatcher {
         }
     }
 
-    /// Delivers those that are admitted. Returns the others.
-    fn deliver_admitted(
+    /// Starts attempts for those that are admitted. Returns the others.
+    fn start_admitted(
         &self,
         decided: impl IntoIterator<Item = (DeliveryWithWebhook, DecisionWithSlot)>,
         now: Time,
@@ -196,9 +197,9 @@ impl Dispatcher {
         let mut deferred = Vec::new();
         for ((delivery, webhook), (decision, slot)) in decided {
             match decision {
-                AdmissionDecision::Go { probe: probe_id, circuit } => {
-                    handler.clone().deliver(delivery, Admission { webhook, probe_id, circuit, slot })
-                }
+                AdmissionDecision::Go { probe: probe_id, circuit } => handler
+                    .clone()
+                    .start_attempt(delivery, Admission { webhook, probe_id, circuit, cluster_slot: slot }),
                 AdmissionDecision::Wait { until, reason, scope } => {
                     self.metrics.count_rate_limited(reason);
                     let deferral = match (reason, until) {

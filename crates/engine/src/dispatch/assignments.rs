@@ -58,7 +58,7 @@ impl Assignments {
     }
 
     /// Returns whether the webhook is assigned to this node.
-    pub(crate) fn has(&self, webhook_id: WebhookId) -> bool {
+    pub(crate) fn is_assigned_here(&self, webhook_id: WebhookId) -> bool {
         self.state.lock().idle_since.contains_key(&webhook_id)
     }
 
@@ -78,7 +78,7 @@ impl Assignments {
     }
 
     /// Updates the idle time of an assignment and returns whether it has reached `IDLE_TIMEOUT`.
-    fn is_idle_long_enough(&self, webhook_id: WebhookId, idle: bool, now: Duration) -> bool {
+    fn has_reached_idle_timeout(&self, webhook_id: WebhookId, idle: bool, now: Duration) -> bool {
         let state = &mut *self.state.lock();
         let Some(since) = state.idle_since.get_mut(&webhook_id) else { return false };
         *since = idle.then_some(since.unwrap_or(now));
@@ -103,7 +103,7 @@ impl Assignments {
                 impaired: self.coordinator.redis().is_none()
                     && self.coordinator.local.is_impaired(webhook.id, self.clock.now()),
                 max_in_flight: webhook.max_in_flight as usize,
-                senders: webhook.tenant.coordinated_share().senders,
+                sending_nodes: webhook.tenant.share_unless_redis_counts().sending_nodes,
             })
     }
 
@@ -117,9 +117,9 @@ impl Assignments {
             max_in_flight: if self.needs_assigned_node(webhook) {
                 max
             } else {
-                webhook.tenant.coordinated_share().split_count(max)
+                webhook.tenant.share_unless_redis_counts().split_count(max)
             },
-            tenant_max_in_flight: webhook.tenant.max_in_flight(),
+            tenant_max_unsettled: webhook.tenant.max_in_flight(),
             host: webhook.host(),
         }
     }
@@ -144,16 +144,16 @@ impl Dispatcher {
             let max = self.assignments.webhook_limits(webhook).max_in_flight;
             return self.queues.in_flight_count(webhook_id) <= max;
         }
-        let quiet = self.queues.is_webhook_idle(webhook_id);
+        let is_idle = self.queues.is_webhook_idle(webhook_id);
         if self.queues.is_draining() {
-            return quiet;
+            return is_idle;
         }
         // Tokens used and probes sent are known to this node only.
-        let at_rest =
+        let is_transferable =
             |webhook: &ResolvedWebhook| self.coordinator.local.is_transferable(webhook, self.clock.now());
-        self.assignments.is_idle_long_enough(
+        self.assignments.has_reached_idle_timeout(
             webhook_id,
-            quiet && webhook.is_none_or(|webhook| at_rest(&webhook)),
+            is_idle && webhook.is_none_or(|webhook| is_transferable(&webhook)),
             now,
         )
     }

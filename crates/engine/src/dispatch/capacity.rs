@@ -32,7 +32,7 @@ impl State {
             self.available_capacity(limits.webhook_id, lane) > 0 && tenant.bytes < TENANT_FACTOR * bytes_free;
         let Some(queues) = self.webhooks.get_mut(&limits.webhook_id) else { return false };
         let lane_index = queues.ensure_lane(lane);
-        if !fits || queues.lanes[lane_index].backlog {
+        if !fits || queues.lanes[lane_index].has_more_due {
             queues.free_if_idle(lane_index);
             self.evict_if_idle(limits.webhook_id);
             return false;
@@ -58,8 +58,8 @@ impl State {
             available =
                 available.min(fairness::allowance(capacity, used, self.retry_deliveries, RETRY_FACTOR));
         }
-        if let Some(probe_limit) = queues.probe_limit {
-            available = available.min(probe_limit.saturating_sub(queues.occupied()));
+        if let Some(half_open_max_in_memory) = queues.half_open_max_in_memory {
+            available = available.min(half_open_max_in_memory.saturating_sub(queues.occupied()));
         }
         available.min(capacity.saturating_sub(used))
     }
@@ -90,13 +90,13 @@ impl State {
             tenant.deliveries -= count;
             tenant.bytes -= bytes;
         }
-        self.retry_blocked_refills(count);
+        self.retry_refills_without_capacity(count);
     }
 
     /// Requests a refill again for up to `max` lanes that have a backlog and found no capacity.
-    pub(super) fn retry_blocked_refills(&mut self, max: usize) {
-        let max = max.min(self.blocked_refills.len());
-        self.refills.extend(self.blocked_refills.drain(..max));
+    pub(super) fn retry_refills_without_capacity(&mut self, max: usize) {
+        let max = max.min(self.refills_without_capacity.len());
+        self.refills.extend(self.refills_without_capacity.drain(..max));
     }
 
     pub(super) fn unreserve(&mut self, webhook_id: WebhookId, lane: &Lane, count: usize, bytes: usize) {
@@ -119,7 +119,7 @@ impl State {
             return;
         }
         let lane_index = queues.ensure_lane(lane);
-        queues.lanes[lane_index].backlog = true;
+        queues.lanes[lane_index].has_more_due = true;
         self.request_refill(webhook_id, lane_index);
     }
 
@@ -137,7 +137,7 @@ impl State {
         let parked = queues.is_parked();
         let queue = &mut queues.lanes[lane];
         let enough = if queue.lane.is_ordered() { 0 } else { half };
-        if queue.backlog && !queue.refill_requested && !parked && queue.occupied() <= enough {
+        if queue.has_more_due && !queue.refill_requested && !parked && queue.occupied() <= enough {
             queue.refill_requested = true;
             self.refills.push_back((webhook_id, lane));
         }
@@ -156,7 +156,7 @@ impl State {
         for (webhook_id, lane_index) in lanes_to_refill {
             let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
             let queue = &mut queues.lanes[lane_index];
-            if !queue.backlog {
+            if !queue.has_more_due {
                 queue.refill_requested = false;
                 queues.free_if_idle(lane_index);
                 self.evict_if_idle(webhook_id);
@@ -166,7 +166,7 @@ impl State {
             let capacity = self.reserve_claim(&key, lane_index);
             if capacity == 0 {
                 // Requested again when capacity is freed.
-                self.blocked_refills.push_back((webhook_id, lane_index));
+                self.refills_without_capacity.push_back((webhook_id, lane_index));
                 continue;
             }
             if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
@@ -183,7 +183,7 @@ impl State {
         let capacity = self.reserve_claim(&key, lane_index);
         if let Some(queues) = self.webhooks.get_mut(&key.webhook_id) {
             // Keeps the backlog until the claim returns, so that a lane that this node has claimed is not evicted.
-            queues.lanes[lane_index].backlog |= capacity == 0;
+            queues.lanes[lane_index].has_more_due |= capacity == 0;
         }
         LaneCapacity::new(key, capacity)
     }
@@ -191,7 +191,7 @@ impl State {
     pub(super) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
         let Some(queues) = self.webhooks.get(&key.webhook_id) else { return false };
         let backlogged =
-            queues.lane_index(&key.lane).is_some_and(|lane_index| queues.lanes[lane_index].backlog);
+            queues.lane_index(&key.lane).is_some_and(|lane_index| queues.lanes[lane_index].has_more_due);
         !backlogged && self.available_capacity(key.webhook_id, &key.lane) < count
     }
 
@@ -205,7 +205,7 @@ impl State {
         let capacity = match self
             .webhooks
             .get(&limits.webhook_id)
-            .is_some_and(|queues| queues.lanes[lane_index].backlog)
+            .is_some_and(|queues| queues.lanes[lane_index].has_more_due)
         {
             true => 0,
             false => self.available_capacity(limits.webhook_id, lane).min(max),
@@ -251,7 +251,7 @@ impl State {
         let lane_index = queues.ensure_lane(lane);
         let queue = &mut queues.lanes[lane_index];
         self.tracked_leases.extend(deliveries.iter().map(|delivery| (delivery.id, ())));
-        queue.backlog = more.unwrap_or(queue.backlog);
+        queue.has_more_due = more.unwrap_or(queue.has_more_due);
         queue.reserved -= capacity - taken;
         self.bytes += bytes;
         self.tenants[index].bytes += bytes;

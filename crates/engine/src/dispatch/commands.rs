@@ -42,15 +42,16 @@ impl Dispatcher {
         self.perform(self.queues.enqueue_ticketed(capacity, deliveries));
     }
 
-    /// Frees the webhook's slot of a delivery: its request has ended, or is not sent. The outcome is not stored yet.
-    pub(super) fn free_webhook_slot(self: &Arc<Self>, delivery: &LeasedDelivery) {
-        self.perform(self.queues.free_webhook_slot(delivery.webhook_id, delivery.id));
+    /// Frees the slot of a delivery's webhook on this node: its request has ended, or is not sent. The outcome is not
+    /// stored yet.
+    pub(super) fn free_local_webhook_slot(self: &Arc<Self>, delivery: &LeasedDelivery) {
+        self.perform(self.queues.free_local_webhook_slot(delivery.webhook_id, delivery.id));
     }
 
-    /// Frees the node's slot and the memory after the outcome is stored. If the delivery still waits in an ordered
-    /// lane, the deliveries after it are released and wait as well.
-    pub(super) fn settle(self: &Arc<Self>, delivery: &LeasedDelivery, still_waits: bool) {
-        self.perform(self.queues.settle(delivery, still_waits));
+    /// Frees the slots of the tenant and the node and the memory, after the outcome is stored or the lease has ended. If
+    /// the delivery `returns_to_store` in an ordered lane, the deliveries after it are released and wait as well.
+    pub(super) fn settle(self: &Arc<Self>, delivery: &LeasedDelivery, returns_to_store: bool) {
+        self.perform(self.queues.settle(delivery, returns_to_store));
         if matches!(delivery.lane, Lane::Unordered { retry: true, .. }) {
             self.adjust_retry_concurrency(RetryConcurrency::on_retry_done);
         }
@@ -87,10 +88,14 @@ impl Dispatcher {
         self.wakeups.gate_timer.notify_one();
     }
 
-    /// Unblocks a webhook. `probe_limit` is the maximum number of its deliveries in memory while its circuit is
+    /// Unblocks a webhook. `half_open_max_in_memory` is the maximum number of its deliveries in memory while its circuit is
     /// half-open.
-    pub(crate) fn unpark(self: &Arc<Self>, webhook: &ResolvedWebhook, probe_limit: Option<usize>) {
-        self.perform(self.queues.unpark(self.assignments.webhook_limits(webhook), probe_limit));
+    pub(crate) fn unpark(
+        self: &Arc<Self>,
+        webhook: &ResolvedWebhook,
+        half_open_max_in_memory: Option<usize>,
+    ) {
+        self.perform(self.queues.unpark(self.assignments.webhook_limits(webhook), half_open_max_in_memory));
     }
 
     /// Ends the holds and parks that are due.
@@ -99,8 +104,8 @@ impl Dispatcher {
     }
 
     /// Resumes sending after the store recovered.
-    pub(crate) fn store_recovered(self: &Arc<Self>) {
-        self.perform(self.queues.store_recovered());
+    pub(crate) fn resume_after_store_recovery(self: &Arc<Self>) {
+        self.perform(self.queues.resume_after_store_recovery());
     }
 
     /// Resumes sending if the node was suspended.
@@ -128,7 +133,7 @@ impl Dispatcher {
         reason: String,
     ) -> Option<UnsettledDelivery> {
         let queued = self.queues.cancel(webhook_id, delivery_id, reason)?;
-        Some(UnsettledDelivery::taken_from_queue(self, queued))
+        Some(UnsettledDelivery::from_queue(self, queued))
     }
 
     /// Takes a delivery that was cancelled in the store, on this or another node, out of the queue, to be released. One
@@ -139,7 +144,7 @@ impl Dispatcher {
         delivery_id: DeliveryId,
     ) -> Option<UnsettledDelivery> {
         let queued = self.queues.take_cancelled(webhook_id, delivery_id)?;
-        Some(UnsettledDelivery::taken_from_queue(self, queued))
+        Some(UnsettledDelivery::from_queue(self, queued))
     }
 
     /// Takes all queued deliveries of a webhook, to be ended without requests. Their capacity stays occupied until
@@ -158,12 +163,12 @@ impl Dispatcher {
     }
 
     fn guard_taken(self: &Arc<Self>, taken: Vec<LeasedDelivery>) -> Vec<UnsettledDelivery> {
-        taken.into_iter().map(|delivery| UnsettledDelivery::taken_from_queue(self, delivery)).collect()
+        taken.into_iter().map(|delivery| UnsettledDelivery::from_queue(self, delivery)).collect()
     }
 
     /// Releases queued deliveries of a webhook that needs an assigned node, if that is not this node.
     pub(crate) fn release_to_assigned_node(self: &Arc<Self>, webhook: &ResolvedWebhook) {
-        if self.assignments.needs_assigned_node(webhook) && !self.assignments.has(webhook.id) {
+        if self.assignments.needs_assigned_node(webhook) && !self.assignments.is_assigned_here(webhook.id) {
             self.perform(self.queues.release_queued(webhook.id));
         }
     }
@@ -177,20 +182,20 @@ impl Dispatcher {
                 self.perform(self.queues.set_webhook_limits(self.assignments.webhook_limits(&webhook)));
             }
         }
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
     }
 
     /// Applies changed settings of a tenant, which are in the cache by now.
-    pub(crate) fn tenant_changed(self: &Arc<Self>, tenant_id: &TenantId) {
+    pub(crate) fn apply_tenant_change(self: &Arc<Self>, tenant_id: &TenantId) {
         let max = self.router.tenant_context(tenant_id).max_in_flight();
-        self.perform(self.queues.tenant_changed(tenant_id, max));
-        self.wakeups.scheduler.wake();
+        self.perform(self.queues.apply_tenant_change(tenant_id, max));
+        self.wakeups.claims.wake();
     }
 
     /// Takes a slot of a host for a request that is not a delivery. Returns `None` if the host has no free slot.
     pub(crate) fn take_host_slot(self: &Arc<Self>, tenant_id: &TenantId, host: HostKey) -> Option<HostSlot> {
         let slot = || HostSlot { dispatcher: self.clone(), tenant_id: tenant_id.clone(), host };
-        self.queues.take_host(tenant_id, host).then(slot)
+        self.queues.take_host_slot(tenant_id, host).then(slot)
     }
 }
 
@@ -203,6 +208,6 @@ pub(crate) struct HostSlot {
 
 impl Drop for HostSlot {
     fn drop(&mut self) {
-        self.dispatcher.perform(self.dispatcher.queues.free_host(&self.tenant_id, self.host));
+        self.dispatcher.perform(self.dispatcher.queues.free_host_slot(&self.tenant_id, self.host));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use redrive_core::{
     WebhookId,
     delivery::lane::CLASS_COUNT,
-    dispatch::fairness::{self, RETRY_FACTOR, TENANT_FACTOR, WeightedScheduler},
+    dispatch::fairness::{self, ClassScheduler, RETRY_FACTOR, TENANT_FACTOR},
 };
 
 use super::{DispatchActions, lanes::InFlightRequest, state::State};
@@ -18,18 +18,18 @@ const FIRST_RETRY_CLASS: usize = CLASS_COUNT / 2;
 #[derive(Default)]
 pub(super) struct ClassQueues {
     tenants: [VecDeque<usize>; CLASS_COUNT],
-    scheduler: WeightedScheduler,
+    scheduler: ClassScheduler,
 }
 
 impl State {
     /// Enqueues a lane if it may send.
     pub(super) fn enqueue_lane(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        if queues.lanes[lane].is_enqueued || !queues.lane_may_send(lane) {
+        if queues.lanes[lane].is_ready_or_waiting_at_host || !queues.lane_may_send(lane) {
             return;
         }
         let queue = &mut queues.lanes[lane];
-        queue.is_enqueued = true;
+        queue.is_ready_or_waiting_at_host = true;
         let (index, class) = (queues.tenant, queue.lane.class());
         self.tenants[index].ready_lanes[class].push_back((webhook_id, lane));
         self.enqueue_tenant(index, class);
@@ -55,7 +55,7 @@ impl State {
             }
             self.enqueue_lane(webhook_id, lane);
             if let Some(queues) = self.webhooks.get_mut(&webhook_id)
-                && queues.lanes[lane].is_enqueued
+                && queues.lanes[lane].is_ready_or_waiting_at_host
             {
                 wanted -= 1;
                 queues.next_lane = lane + 1;
@@ -79,19 +79,19 @@ impl State {
         }
     }
 
-    /// Suspends a tenant that may not send more for now. The caller must call [`State::wake_hosts`] afterwards: host
-    /// slots for which its lanes were woken are left to other tenants.
+    /// Suspends a tenant that may not send more for now. The caller must call [`State::grant_host_slots`] afterwards: host
+    /// slots that its lanes were granted are left to other tenants.
     ///
-    /// The end of its hold, a free slot of its own or a changed limit resumes it; if only its share of the node's slots
-    /// prevents it from sending, a free slot of any tenant may do so too.
+    /// The end of its hold, a free slot of its own or a changed limit resumes it; if only the fair limit prevents it from
+    /// sending, a free slot of any tenant may do so too.
     pub(super) fn suspend_tenant(&mut self, index: usize) {
         let tenant = &mut self.tenants[index];
         if tenant.is_suspended {
             return;
         }
         tenant.is_suspended = true;
-        self.update_share_queue(index);
-        self.return_wakes(index);
+        self.update_fair_limit_queue(index);
+        self.return_host_grants(index);
     }
 
     /// Enqueues a suspended tenant again. It may be suspended again when it reaches the front.
@@ -99,45 +99,46 @@ impl State {
         if !self.tenants[index].is_suspended {
             return;
         }
-        self.leave_share_queue(index);
+        self.leave_fair_limit_queue(index);
         self.tenants[index].is_suspended = false;
         for class in 0..CLASS_COUNT {
             self.enqueue_tenant(index, class);
         }
-        self.wake_hosts_of(index);
+        self.grant_host_slots_to(index);
         self.evict_tenant_if_idle(index);
     }
 
-    /// Removes a tenant from those that wait for a larger share.
-    fn leave_share_queue(&mut self, index: usize) {
-        if let Some(unsettled) = self.tenants[index].share_queue_key.take() {
-            self.tenants_at_share.remove(&(unsettled, index));
+    /// Removes a tenant from those that wait for a higher fair limit.
+    fn leave_fair_limit_queue(&mut self, index: usize) {
+        if let Some(unsettled) = self.tenants[index].fair_limit_key.take() {
+            self.tenants_at_fair_limit.remove(&(unsettled, index));
         }
     }
 
-    /// Places a tenant among those that wait for a larger share, by its unsettled requests, or removes it if a larger share
-    /// would not let it send. Must follow every change of the unsettled requests of a suspended tenant.
-    pub(super) fn update_share_queue(&mut self, index: usize) {
-        self.leave_share_queue(index);
+    /// Places a tenant among those that wait for a higher fair limit, by its unsettled deliveries, or removes it if a
+    /// higher fair limit would not let it send. Must follow every change of the unsettled deliveries of a suspended
+    /// tenant.
+    pub(super) fn update_fair_limit_queue(&mut self, index: usize) {
+        self.leave_fair_limit_queue(index);
         let tenant = &mut self.tenants[index];
-        if tenant.is_suspended && tenant.held_until.is_none() && tenant.unsettled < tenant.max_in_flight {
-            tenant.share_queue_key = Some(tenant.unsettled);
-            self.tenants_at_share.insert((tenant.unsettled, index));
+        if tenant.is_suspended && tenant.held_until.is_none() && tenant.unsettled < tenant.max_unsettled {
+            tenant.fair_limit_key = Some(tenant.unsettled);
+            self.tenants_at_fair_limit.insert((tenant.unsettled, index));
         }
     }
 
-    /// Resumes the tenant with the fewest unsettled requests among those at their share, if the share has become larger.
-    /// Returns whether one was taken out of their queue.
-    fn resume_first_at_share(&mut self) -> bool {
-        let Some((unsettled, index)) = self.tenants_at_share.first().copied() else { return false };
-        if !fairness::may_take(self.limits.max_in_flight, self.unsettled, unsettled, TENANT_FACTOR) {
+    /// Resumes the tenant with the fewest unsettled deliveries among those at the fair limit, if the limit has become
+    /// higher. Returns whether one was taken out of their queue.
+    fn resume_first_at_fair_limit(&mut self) -> bool {
+        let Some((unsettled, index)) = self.tenants_at_fair_limit.first().copied() else { return false };
+        if !fairness::may_take(self.limits.max_unsettled, self.unsettled, unsettled, TENANT_FACTOR) {
             return false;
         }
         if self.tenant_may_send(index) {
             self.resume_tenant(index);
         } else {
             // It is held or its limit has become lower: the end of its hold or a free slot of its own resumes it.
-            self.leave_share_queue(index);
+            self.leave_fair_limit_queue(index);
         }
         true
     }
@@ -146,15 +147,16 @@ impl State {
     pub(super) fn tenant_may_send(&self, index: usize) -> bool {
         let tenant = &self.tenants[index];
         tenant.held_until.is_none()
-            && tenant.unsettled < tenant.max_in_flight
-            && fairness::may_take(self.limits.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
+            && tenant.unsettled < tenant.max_unsettled
+            && fairness::may_take(self.limits.max_unsettled, self.unsettled, tenant.unsettled, TENANT_FACTOR)
     }
 
-    /// Returns whether a retry may be sent. Retries never take the last free slots.
+    /// Returns whether a delivery of the retry class (retries and resends) may be sent. That class never takes the last
+    /// free slots.
     pub(super) fn retries_may_send(&self) -> bool {
         self.unsettled_retries < self.retry_limit
             && fairness::may_take(
-                self.limits.max_in_flight,
+                self.limits.max_unsettled,
                 self.unsettled,
                 self.unsettled_retries,
                 RETRY_FACTOR,
@@ -171,7 +173,7 @@ impl State {
         ready
     }
 
-    /// Starts as many requests as the limits allow, each class getting its share.
+    /// Starts as many requests as the limits allow, each class by its weight.
     pub(super) fn start_ready(&mut self) -> DispatchActions {
         let mut actions = DispatchActions {
             refill: !self.refills.is_empty() && !self.draining,
@@ -180,9 +182,9 @@ impl State {
         if self.draining || self.store_down || self.node_suspended || self.held_until.is_some() {
             return actions;
         }
-        while self.unsettled < self.limits.max_in_flight {
-            // At most one in each round: the request that starts next may take the slot.
-            let was_taken = self.resume_first_at_share();
+        while self.unsettled < self.limits.max_unsettled {
+            // At most one in each iteration: the request that starts next may take the slot.
+            let was_taken = self.resume_first_at_fair_limit();
             let Some(class) = self.round_robin.scheduler.next(self.ready_classes()) else {
                 if was_taken {
                     continue;
@@ -196,7 +198,7 @@ impl State {
                 self.enqueue_tenant(index, class);
             } else {
                 self.suspend_tenant(index);
-                self.wake_hosts();
+                self.grant_host_slots();
             }
             self.evict_tenant_if_idle(index);
         }
@@ -207,13 +209,13 @@ impl State {
     fn start_next(&mut self, index: usize, class: usize, actions: &mut DispatchActions) {
         while let Some((webhook_id, lane)) = self.tenants[index].ready_lanes[class].pop_front() {
             let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
-            let was_woken = queues.lanes[lane].woken_by_host.is_some();
-            queues.lanes[lane].is_enqueued = false;
+            let was_granted = queues.lanes[lane].granted_by_host.is_some();
+            queues.lanes[lane].is_ready_or_waiting_at_host = false;
             let started = self.start_lane(webhook_id, lane, class, actions);
-            if was_woken {
-                // After the start, so that the slot for which it was woken does not count as free.
-                self.end_wake(webhook_id, lane);
-                self.wake_hosts();
+            if was_granted {
+                // After the start, so that the granted slot does not count as free.
+                self.end_host_grant(webhook_id, lane);
+                self.grant_host_slots();
             }
             self.evict_if_idle(webhook_id);
             if started {
@@ -242,7 +244,7 @@ impl State {
         let Some(delivery) = queues.lanes[lane].queue.pop_front() else { return false };
         self.hosts.take(queues.host, queues.tenant);
         queues.in_flight.push(InFlightRequest { delivery_id: delivery.id, host: queues.host });
-        self.take_slot(webhook_id, lane);
+        self.count_unsettled(webhook_id, lane);
         self.round_robin.scheduler.charge(class);
         actions.start.push(delivery);
         self.enqueue_lane(webhook_id, lane);

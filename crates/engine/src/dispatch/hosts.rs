@@ -83,8 +83,8 @@ struct Host {
     by_tenant: Vec<(usize, usize)>,
     waiting: [WaitQueue; CLASS_COUNT],
     waiting_lanes: usize,
-    /// Number of lanes that were enqueued again and have not been started yet.
-    woken: [usize; CLASS_COUNT],
+    /// Number of lanes that were granted a slot, so that they were enqueued again, and have not been started yet.
+    granted: [usize; CLASS_COUNT],
 }
 
 /// The hosts of all webhooks in memory.
@@ -95,7 +95,7 @@ pub(super) struct Hosts {
     hosts: Vec<Host>,
     free_indexes: Vec<usize>,
     /// Hosts whose waiting lanes must be checked.
-    to_wake: Vec<usize>,
+    to_check: Vec<usize>,
 }
 
 impl Hosts {
@@ -105,12 +105,12 @@ impl Hosts {
             indexes: HashMap::new(),
             hosts: Vec::new(),
             free_indexes: Vec::new(),
-            to_wake: Vec::new(),
+            to_check: Vec::new(),
         }
     }
 
-    /// Returns the index of a host and adds a reference to it.
-    pub(super) fn refer(&mut self, key: HostKey) -> usize {
+    /// Returns the index of a host and adds a reference to it, which [`Hosts::drop_reference`] removes.
+    pub(super) fn acquire_host_index(&mut self, key: HostKey) -> usize {
         let index = match self.indexes.get(&key) {
             Some(index) => *index,
             None => {
@@ -167,7 +167,7 @@ impl Hosts {
         }
     }
 
-    /// Ends a request. The caller must call [`State::wake_hosts`] afterwards.
+    /// Ends a request. The caller must call [`State::grant_host_slots`] afterwards.
     pub(super) fn free(&mut self, index: usize, tenant: usize) {
         let host = &mut self.hosts[index];
         host.in_flight -= 1;
@@ -178,7 +178,7 @@ impl Hosts {
             }
         }
         if host.waiting_lanes > 0 {
-            self.to_wake.push(index);
+            self.to_check.push(index);
         }
         self.drop_reference(index);
     }
@@ -206,10 +206,10 @@ impl Hosts {
         lanes
     }
 
-    /// Ends the wake-up of a lane: it was started, or leaves the queue without being started.
-    fn end_wake(&mut self, index: usize, class: usize) {
-        self.hosts[index].woken[class] -= 1;
-        self.to_wake.push(index);
+    /// Ends the grant of a lane: it was started, or leaves the queue without being started.
+    fn end_host_grant(&mut self, index: usize, class: usize) {
+        self.hosts[index].granted[class] -= 1;
+        self.to_check.push(index);
         self.drop_reference(index);
     }
 
@@ -220,40 +220,40 @@ impl Hosts {
 }
 
 impl State {
-    /// Lets a lane wait at its webhook's host. It stays marked as enqueued, so that it is not enqueued a second time.
+    /// Lets a lane wait at its webhook's host. It stays marked, so that it is not enqueued a second time.
     pub(super) fn wait_at_host(&mut self, webhook_id: WebhookId, lane: usize, first: bool) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let (host, tenant) = (queues.host, queues.tenant);
         let queue = &mut queues.lanes[lane];
-        queue.is_enqueued = true;
+        queue.is_ready_or_waiting_at_host = true;
         let class = queue.lane.class();
         self.hosts.wait(host, class, tenant, (webhook_id, lane), first);
         self.tenants[tenant].waiting_hosts.insert(host);
     }
 
-    /// Ends the wake-up of a lane that leaves its tenant's queue.
-    pub(super) fn end_wake(&mut self, webhook_id: WebhookId, lane: usize) {
+    /// Ends the grant of a lane that leaves its tenant's queue.
+    pub(super) fn end_host_grant(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let queue = &mut queues.lanes[lane];
-        if let Some(host) = queue.woken_by_host.take() {
+        if let Some(host) = queue.granted_by_host.take() {
             let class = queue.lane.class();
-            self.hosts.end_wake(host, class);
+            self.hosts.end_host_grant(host, class);
         }
     }
 
     /// Enqueues waiting lanes of every host that may have a free slot.
-    pub(super) fn wake_hosts(&mut self) {
-        while let Some(host) = self.hosts.to_wake.pop() {
+    pub(super) fn grant_host_slots(&mut self) {
+        while let Some(host) = self.hosts.to_check.pop() {
             for class in 0..CLASS_COUNT {
-                while self.wake_one(host, class) {}
+                while self.grant_one(host, class) {}
             }
         }
     }
 
-    fn wake_one(&mut self, index: usize, class: usize) -> bool {
+    fn grant_one(&mut self, index: usize, class: usize) -> bool {
         let host = &self.hosts.hosts[index];
         let free = self.hosts.max_in_flight.saturating_sub(host.in_flight);
-        if host.waiting_lanes == 0 || host.woken[class] >= free {
+        if host.waiting_lanes == 0 || host.granted[class] >= free {
             return false;
         }
         let mut queue = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
@@ -274,44 +274,44 @@ impl State {
         let Some((tenant, (webhook_id, lane))) = next else { return false };
         let host = &mut self.hosts.hosts[index];
         host.waiting_lanes -= 1;
-        host.woken[class] += 1;
-        // The lane keeps its reference to the host until its wake-up ends.
+        host.granted[class] += 1;
+        // The lane keeps its reference to the host until its grant ends.
         if let Some(queues) = self.webhooks.get_mut(&webhook_id) {
-            queues.lanes[lane].woken_by_host = Some(index);
+            queues.lanes[lane].granted_by_host = Some(index);
         }
         self.tenants[tenant].ready_lanes[class].push_front((webhook_id, lane));
         self.enqueue_tenant(tenant, class);
         true
     }
 
-    /// Lets the woken lanes of a tenant that may not send wait at their hosts again, so that other tenants can use
-    /// their slots. Woken lanes are at the front of the queue.
-    pub(super) fn return_wakes(&mut self, tenant: usize) {
+    /// Lets the lanes of a tenant that may not send give up their grants and wait at their hosts again, so that other
+    /// tenants can use the slots. Lanes with a grant are at the front of the queue.
+    pub(super) fn return_host_grants(&mut self, tenant: usize) {
         for class in 0..CLASS_COUNT {
             while let Some((webhook_id, lane)) = self.tenants[tenant].ready_lanes[class].front().copied() {
-                let woken = self
+                let granted = self
                     .webhooks
                     .get(&webhook_id)
-                    .is_some_and(|queues| queues.lanes[lane].woken_by_host.is_some());
-                if !woken {
+                    .is_some_and(|queues| queues.lanes[lane].granted_by_host.is_some());
+                if !granted {
                     break;
                 }
                 self.tenants[tenant].ready_lanes[class].pop_front();
-                self.end_wake(webhook_id, lane);
+                self.end_host_grant(webhook_id, lane);
                 self.wait_at_host(webhook_id, lane, true);
             }
         }
     }
 
     /// Checks the lanes of a tenant that wait at hosts, after the tenant may send again.
-    pub(super) fn wake_hosts_of(&mut self, tenant: usize) {
+    pub(super) fn grant_host_slots_to(&mut self, tenant: usize) {
         let waiting_hosts = &mut self.tenants[tenant].waiting_hosts;
         if waiting_hosts.is_empty() {
             return;
         }
         waiting_hosts.retain(|host| self.hosts.has_lanes_of(*host, tenant));
-        self.hosts.to_wake.extend(waiting_hosts.iter());
-        self.wake_hosts();
+        self.hosts.to_check.extend(waiting_hosts.iter());
+        self.grant_host_slots();
     }
 
     /// Changes the maximum number of requests in flight to each host.
@@ -319,8 +319,8 @@ impl State {
         self.hosts.max_in_flight = max_in_flight.max(1);
         let waiting = (0..self.hosts.hosts.len()).filter(|index| self.hosts.hosts[*index].waiting_lanes > 0);
         let waiting: Vec<usize> = waiting.collect();
-        self.hosts.to_wake.extend(waiting);
-        self.wake_hosts();
+        self.hosts.to_check.extend(waiting);
+        self.grant_host_slots();
     }
 }
 
@@ -333,6 +333,6 @@ impl Hosts {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.indexes.is_empty() && self.to_wake.is_empty()
+        self.indexes.is_empty() && self.to_check.is_empty()
     }
 }

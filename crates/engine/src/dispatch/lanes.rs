@@ -19,12 +19,12 @@ pub(super) struct LaneQueue {
     /// Number of its deliveries whose outcome is not stored; at most one in an ordered lane.
     pub(super) unsettled: usize,
     /// Whether more deliveries are due in the store: newer ones must not overtake them.
-    pub(super) backlog: bool,
+    pub(super) has_more_due: bool,
     /// Whether it is in its tenant's queue of ready lanes, or waits at a host.
-    pub(super) is_enqueued: bool,
+    pub(super) is_ready_or_waiting_at_host: bool,
     pub(super) refill_requested: bool,
-    /// Index of the host that enqueued it again; see `hosts`.
-    pub(super) woken_by_host: Option<usize>,
+    /// Index of the host that granted it a slot and enqueued it again; see `hosts`.
+    pub(super) granted_by_host: Option<usize>,
 }
 
 impl LaneQueue {
@@ -34,10 +34,10 @@ impl LaneQueue {
             queue: VecDeque::new(),
             reserved: 0,
             unsettled: 0,
-            backlog: false,
-            is_enqueued: false,
+            has_more_due: false,
+            is_ready_or_waiting_at_host: false,
             refill_requested: false,
-            woken_by_host: None,
+            granted_by_host: None,
         }
     }
 
@@ -57,10 +57,14 @@ impl LaneQueue {
     }
 
     fn is_idle(&self) -> bool {
-        self.occupied() == 0 && !self.backlog && !self.is_enqueued && !self.refill_requested
+        self.occupied() == 0
+            && !self.has_more_due
+            && !self.is_ready_or_waiting_at_host
+            && !self.refill_requested
     }
 }
 
+/// Returns whether a lane is of the retry class: of retries and resends.
 pub(super) fn is_retry(lane: &Lane) -> bool {
     matches!(lane, Lane::Unordered { retry: true, .. })
 }
@@ -111,7 +115,7 @@ pub(super) struct WebhookQueues {
     pub(super) max_in_flight: usize,
     pub(super) block: Option<Block>,
     /// Maximum number of deliveries in memory while its circuit is half-open.
-    pub(super) probe_limit: Option<usize>,
+    pub(super) half_open_max_in_memory: Option<usize>,
 }
 
 impl WebhookQueues {
@@ -132,7 +136,7 @@ impl WebhookQueues {
             in_flight: Vec::new(),
             max_in_flight: 1,
             block: None,
-            probe_limit: None,
+            half_open_max_in_memory: None,
         }
     }
 
@@ -211,7 +215,7 @@ impl WebhookQueues {
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
             && self.block.is_none()
-            && self.probe_limit.is_none()
+            && self.half_open_max_in_memory.is_none()
             && self.lanes.iter().all(LaneQueue::is_idle)
     }
 }

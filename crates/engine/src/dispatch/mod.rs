@@ -6,7 +6,7 @@
 //!
 //! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
 //! see [`redrive_core::dispatch::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
-//! matters mainly with several nodes in `multi_node`.
+//! other nodes or the owner change in `external_changes`.
 //!
 //! A method of [`DispatchQueues`] changes the queues under their lock and returns actions; the command of the same name on
 //! [`Dispatcher`] performs them once the lock is free. No other caller sees an action. What leaves the queues is a guard (`unsettled`), which frees what it occupies when it is
@@ -17,13 +17,13 @@ mod assignments;
 mod capacity;
 mod commands;
 mod ending;
+mod external_changes;
 mod fair_queue;
 mod hosts;
 mod lanes;
 mod lease_transfers;
-mod multi_node;
 mod perform;
-mod poison;
+mod poison_mutex;
 mod queues;
 mod release_queue;
 mod state;
@@ -56,8 +56,8 @@ use crate::{
 
 /// What becomes of deliveries that leave the queues.
 pub(crate) trait DeliveryHandler: Send + Sync {
-    /// Takes a delivery that was admitted through its attempt. Must not block.
-    fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission);
+    /// Starts the attempt of a delivery that was admitted. Must not block.
+    fn start_attempt(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission);
     /// Ends a delivery without a request.
     fn end(&self, delivery: UnsettledDelivery, end: EndWithoutAttempt);
 }
@@ -78,7 +78,7 @@ pub(crate) struct Dispatcher {
     coordinator: Arc<Coordinator>,
     metrics: Arc<Metrics>,
     wakeups: Arc<Wakeups>,
-    runtime: Handle,
+    tokio: Handle,
 }
 
 impl Dispatcher {
@@ -102,7 +102,7 @@ impl Dispatcher {
             router,
             metrics,
             wakeups,
-            runtime: Handle::current(),
+            tokio: Handle::current(),
         }
     }
 

@@ -1,8 +1,6 @@
-//! Performs the actions that follow from a command, once the lock of the queues is free. The only place that does.
+//! Performs the actions that follow from a command, once the lock of the queues is free. No other module performs actions.
 
 use std::sync::{Arc, Weak};
-
-use redrive_core::dispatch::gate::Scope;
 
 use super::{
     Deferral, DeferredDelivery, DeliveryHandler, DispatchActions, Dispatcher, EndWithoutAttempt, ReleaseItem,
@@ -14,14 +12,14 @@ pub(super) type UnadmittedDelivery = (UnsettledDelivery, Deferral);
 
 impl Dispatcher {
     /// Starts the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
-    /// scheduler if there is capacity for more.
+    /// claim loop if there is capacity for more.
     ///
     /// Deliveries that are not admitted return to their queues, which may start others instead. The loop ends, because
-    /// each of them leaves its queue, or something holds it there.
+    /// each of them leaves its queue, or is held, parked or suspended.
     pub(super) fn perform(self: &Arc<Self>, mut actions: DispatchActions) {
         loop {
             if actions.refill {
-                self.wakeups.scheduler.wake();
+                self.wakeups.claims.wake();
             }
             for delivery in std::mem::take(&mut actions.release) {
                 self.release_queue.add(ReleaseItem::queued(delivery));
@@ -30,7 +28,8 @@ impl Dispatcher {
                 return;
             }
             // Guarded before anything can fail.
-            let start = actions.start.into_iter().map(|delivery| UnsettledDelivery::started(self, delivery));
+            let start =
+                actions.start.into_iter().map(|delivery| UnsettledDelivery::from_started(self, delivery));
             let start: Vec<_> = start.collect();
             // The engine is being dropped: guards that are dropped here change memory only.
             let Some(handler) = self.handler() else { return };
@@ -60,21 +59,20 @@ impl Dispatcher {
     /// Loads the webhook of a started delivery, which is not cached on this node, or was deleted.
     pub(super) fn load_webhook_of(self: &Arc<Self>, delivery: UnsettledDelivery) {
         let dispatcher = self.clone();
-        self.runtime.spawn(async move { dispatcher.start_unknown(delivery).await });
+        self.tokio.spawn(async move { dispatcher.start_after_loading_webhook(delivery).await });
     }
 
-    async fn start_unknown(self: Arc<Self>, mut delivery: UnsettledDelivery) {
+    async fn start_after_loading_webhook(self: Arc<Self>, mut delivery: UnsettledDelivery) {
         match self.router.get_or_load(delivery.webhook_id).await {
-            Ok(Some(webhook)) if webhook.state.cancel_reason().is_none() => {
+            Ok(Some(webhook)) if !webhook.state.cancels_deliveries() => {
                 // The webhook is cached now: queue the delivery again.
-                let deferral = Deferral::Hold(Scope::Webhook, self.clock.now());
-                let actions = self.defer(vec![(delivery, deferral)]);
+                let actions = self.defer(vec![(delivery, Deferral::Requeue)]);
                 self.perform(actions);
             }
             Ok(webhook) => {
                 let reason = webhook.and_then(|webhook| webhook.state.cancel_reason().map(str::to_owned));
                 let reason = reason.unwrap_or_else(|| "the webhook was deleted".into());
-                delivery.free_webhook_slot();
+                delivery.free_local_webhook_slot();
                 if let Some(handler) = self.handler() {
                     handler.end(delivery, EndWithoutAttempt::for_inactive_webhook(reason));
                 }

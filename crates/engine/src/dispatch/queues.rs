@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     DeferredDelivery, DispatchActions, DispatchLimits, LeasedDelivery, Load, MemoryState, TenantInMemory,
-    Usage, WebhookLimits, poison::PoisonMutex, state::State,
+    Usage, WebhookLimits, poison_mutex::PoisonMutex, state::State,
 };
 
 /// The queues, behind one lock. Methods return the actions that follow from them, which the dispatcher performs once the
@@ -24,8 +24,8 @@ impl DispatchQueues {
         Self { state: PoisonMutex::new(State::new(limits)), limits }
     }
 
-    /// Returns a token that is cancelled when a panic has left the state inconsistent. Every method panics from then on.
-    pub(crate) fn poisoned(&self) -> &CancellationToken {
+    /// Returns a token that is cancelled when a panic has left the state inconsistent, which poisons the lock. Every method panics from then on.
+    pub(crate) fn lock_poisoned(&self) -> &CancellationToken {
         self.state.poisoned()
     }
 
@@ -46,8 +46,8 @@ impl DispatchQueues {
         self.state.lock().unreserve(webhook_id, lane, count, bytes);
     }
 
-    /// Records that a released delivery is back in the store.
-    pub(crate) fn released(&self, delivery: &LeasedDelivery) {
+    /// Frees what a released delivery occupies: it is back in the store.
+    pub(crate) fn on_released(&self, delivery: &LeasedDelivery) {
         let state = &mut *self.state.lock();
         state.tracked_leases.remove(&delivery.id);
         state.unreserve(delivery.webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
@@ -101,22 +101,22 @@ impl DispatchQueues {
         DispatchActions { release: to_release, ..state.start_ready() }
     }
 
-    /// Frees the webhook's slot after the response, or without one. The outcome is not stored yet.
-    pub(super) fn free_webhook_slot(
+    /// Frees the slot of the webhook on this node after the response, or without one. The outcome is not stored yet.
+    pub(super) fn free_local_webhook_slot(
         &self,
         webhook_id: WebhookId,
         delivery_id: DeliveryId,
     ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.free_webhook_slot(webhook_id, delivery_id);
+        state.free_local_webhook_slot(webhook_id, delivery_id);
         state.start_ready()
     }
 
-    /// Frees the node's slot and the memory after the outcome is stored. If the delivery still waits in an ordered
-    /// lane, the deliveries after it are released and wait as well.
-    pub(super) fn settle(&self, delivery: &LeasedDelivery, still_waits: bool) -> DispatchActions {
+    /// Frees the slots of the tenant and the node and the memory, after the outcome is stored or the lease has ended. If
+    /// the delivery `returns_to_store` in an ordered lane, the deliveries after it are released and wait as well.
+    pub(super) fn settle(&self, delivery: &LeasedDelivery, returns_to_store: bool) -> DispatchActions {
         let state = &mut *self.state.lock();
-        let to_release = state.settle(delivery, still_waits);
+        let to_release = state.settle(delivery, returns_to_store);
         DispatchActions { release: to_release, ..state.start_ready() }
     }
 
@@ -129,11 +129,15 @@ impl DispatchQueues {
         DispatchActions { release: to_release, ..state.start_ready() }
     }
 
-    /// Unblocks a webhook. `probe_limit` is the maximum number of its deliveries in memory while its circuit is
+    /// Unblocks a webhook. `half_open_max_in_memory` is the maximum number of its deliveries in memory while its circuit is
     /// half-open.
-    pub(super) fn unpark(&self, limits: WebhookLimits<'_>, probe_limit: Option<usize>) -> DispatchActions {
+    pub(super) fn unpark(
+        &self,
+        limits: WebhookLimits<'_>,
+        half_open_max_in_memory: Option<usize>,
+    ) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.unpark(limits, probe_limit);
+        state.unpark(limits, half_open_max_in_memory);
         state.start_ready()
     }
 
@@ -155,23 +159,23 @@ impl DispatchQueues {
     }
 
     /// Suspends sending after the store failed, until it accepts a write.
-    pub(crate) fn store_failed(&self) {
+    pub(crate) fn suspend_for_store(&self) {
         self.state.lock().store_down = true;
     }
 
     /// Resumes sending after the store recovered.
-    pub(super) fn store_recovered(&self) -> DispatchActions {
+    pub(super) fn resume_after_store_recovery(&self) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.store_down = false;
         state.start_ready()
     }
 
-    /// Returns the number of retries whose outcome is not stored yet.
+    /// Returns the number of unsettled deliveries of the retry class (retries and resends).
     pub(crate) fn unsettled_retries(&self) -> usize {
         self.state.lock().unsettled_retries
     }
 
-    /// Sets the maximum number of unsettled retries.
+    /// Sets the maximum number of unsettled deliveries of the retry class.
     pub(super) fn set_retry_limit(&self, limit: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
         state.retry_limit = limit;
@@ -244,7 +248,7 @@ impl DispatchQueues {
     }
 
     /// Frees the capacity of a failed claim. Lanes keep their backlog.
-    pub(crate) fn claim_failed(&self, capacities: &[LaneCapacity]) {
+    pub(crate) fn free_failed_claim(&self, capacities: &[LaneCapacity]) {
         let state = &mut *self.state.lock();
         for capacity in capacities {
             state.unreserve(capacity.key.webhook_id, &capacity.key.lane, capacity.max_deliveries, 0);
@@ -313,15 +317,15 @@ impl DispatchQueues {
     }
 
     /// Takes a slot of a host for a request that is not a delivery. Returns whether one was free; it is freed by
-    /// [`Dispatcher::free_host`].
-    pub(crate) fn take_host(&self, tenant_id: &TenantId, host: HostKey) -> bool {
-        self.state.lock().take_host(tenant_id, host)
+    /// [`Dispatcher::free_host_slot`].
+    pub(crate) fn take_host_slot(&self, tenant_id: &TenantId, host: HostKey) -> bool {
+        self.state.lock().take_host_slot(tenant_id, host)
     }
 
-    /// Frees a slot taken by [`Dispatcher::take_host`].
-    pub(super) fn free_host(&self, tenant_id: &TenantId, host: HostKey) -> DispatchActions {
+    /// Frees a slot taken by [`Dispatcher::take_host_slot`].
+    pub(super) fn free_host_slot(&self, tenant_id: &TenantId, host: HostKey) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.free_host(tenant_id, host);
+        state.free_host_slot(tenant_id, host);
         state.start_ready()
     }
 
@@ -360,9 +364,9 @@ impl DispatchQueues {
     }
 
     /// Applies changed limits of a tenant.
-    pub(super) fn tenant_changed(&self, tenant_id: &TenantId, max_in_flight: usize) -> DispatchActions {
+    pub(super) fn apply_tenant_change(&self, tenant_id: &TenantId, max_unsettled: usize) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.tenant_changed(tenant_id, max_in_flight);
+        state.apply_tenant_change(tenant_id, max_unsettled);
         state.start_ready()
     }
 
@@ -407,7 +411,7 @@ impl DispatchQueues {
             deliveries: state.deliveries,
             bytes: state.bytes,
             unsettled: state.unsettled,
-            slots: self.limits.max_in_flight,
+            slots: self.limits.max_unsettled,
         }
     }
 }

@@ -26,10 +26,10 @@ pub(crate) struct ReleaseQueue {
 pub(crate) struct ReleaseItem {
     pub(crate) delivery: LeasedDelivery,
     occupancy: Occupancy,
-    /// Whether it occupies a slot of its webhook.
-    has_webhook_slot: AtomicBool,
-    /// Whether this counts as a sender death: its task panicked, or its outcome cannot be stored.
-    counts_as_death: bool,
+    /// Whether it occupies a slot of its webhook on this node.
+    has_local_webhook_slot: AtomicBool,
+    /// Whether this counts as a crash: its task panicked, or its outcome cannot be stored.
+    is_crash: bool,
     /// Whether its lease is released; then only its memory is to be freed.
     released: AtomicBool,
     settled: AtomicBool,
@@ -45,12 +45,12 @@ enum Occupancy {
 
 impl ReleaseItem {
     /// Creates the item of a delivery that has left the queues.
-    pub(super) fn unsettled(delivery: LeasedDelivery, has_webhook_slot: bool, counts_as_death: bool) -> Self {
+    pub(super) fn unsettled(delivery: LeasedDelivery, has_local_webhook_slot: bool, is_crash: bool) -> Self {
         Self {
             delivery,
             occupancy: Occupancy::CapacityAndNodeSlot,
-            has_webhook_slot: AtomicBool::new(has_webhook_slot),
-            counts_as_death,
+            has_local_webhook_slot: AtomicBool::new(has_local_webhook_slot),
+            is_crash,
             released: AtomicBool::new(false),
             settled: AtomicBool::new(false),
         }
@@ -68,7 +68,7 @@ impl ReleaseItem {
 
     /// Returns what items that are released in one transaction have in common.
     pub(crate) fn batch_key(&self) -> (Epoch, bool) {
-        (self.delivery.epoch.epoch, self.counts_as_death)
+        (self.delivery.epoch.epoch, self.is_crash)
     }
 
     /// Returns whether its lease is back in the store.
@@ -126,10 +126,10 @@ impl ReleaseQueue {
 }
 
 impl Dispatcher {
-    /// Frees the slots of webhooks that items still occupy: their requests have ended, or were not sent.
-    pub(crate) fn begin_release(self: &Arc<Self>, batch: &[Arc<ReleaseItem>]) {
-        for item in batch.iter().filter(|item| item.has_webhook_slot.swap(false, Relaxed)) {
-            self.free_webhook_slot(&item.delivery);
+    /// Frees the slots of webhooks on this node that items still occupy: their requests have ended, or were not sent.
+    pub(crate) fn free_local_webhook_slots(self: &Arc<Self>, batch: &[Arc<ReleaseItem>]) {
+        for item in batch.iter().filter(|item| item.has_local_webhook_slot.swap(false, Relaxed)) {
+            self.free_local_webhook_slot(&item.delivery);
         }
     }
 
@@ -138,11 +138,11 @@ impl Dispatcher {
         for item in batch.iter().filter(|item| !item.settled.swap(true, Relaxed)) {
             match item.occupancy {
                 Occupancy::CapacityAndNodeSlot => self.settle(&item.delivery, true),
-                Occupancy::Capacity => self.queues.released(&item.delivery),
+                Occupancy::Capacity => self.queues.on_released(&item.delivery),
                 Occupancy::Nothing => {}
             }
         }
         self.release_queue.remove_settled(tenant_id);
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
     }
 }

@@ -9,7 +9,7 @@ use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
     delivery::lane::{CLASS_COUNT, Lane, Priority},
-    dispatch::gate::Scope,
+    dispatch::gate::LimitScope,
     security::egress_rules::HostKey,
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Tenant {
     /// Number of its webhooks in memory.
     webhooks: usize,
     pub(super) unsettled: usize,
-    pub(super) max_in_flight: usize,
+    pub(super) max_unsettled: usize,
     pub(super) deliveries: usize,
     pub(super) bytes: usize,
     /// Lanes that may send, by class, each at most once.
@@ -38,8 +38,8 @@ pub(super) struct Tenant {
     /// Whether it may not send for now, for example at its concurrency limit: it joins no class queue, and leaves each
     /// one when it reaches the front. Its queues stay in memory.
     pub(super) is_suspended: bool,
-    /// Its number of unsettled requests in [`State::tenants_at_share`], if it is there.
-    pub(super) share_queue_key: Option<usize>,
+    /// Its number of unsettled deliveries in [`State::tenants_at_fair_limit`], if it is there.
+    pub(super) fair_limit_key: Option<usize>,
     /// End of its hold, for example until its next token.
     pub(super) held_until: Option<Time>,
     /// Indexes of hosts at which its lanes wait; may include hosts where none waits any longer.
@@ -54,21 +54,22 @@ pub(super) struct State {
     free_indexes: Vec<usize>,
     pub(super) hosts: Hosts,
     pub(super) round_robin: ClassQueues,
-    /// Suspended tenants that have their share of the node's slots: their unsettled requests and index. The first ones may
-    /// send again when slots of other tenants become free.
-    pub(super) tenants_at_share: BTreeSet<(usize, usize)>,
+    /// Suspended tenants that have reached the fair part of the node's slots: their unsettled deliveries and index. The
+    /// first ones may send again when slots of other tenants become free.
+    pub(super) tenants_at_fair_limit: BTreeSet<(usize, usize)>,
     /// End of the hold of the whole node.
     pub(super) held_until: Option<Time>,
     /// End times of holds and parks.
-    block_expiries: BinaryHeap<Reverse<(Time, BlockScope)>>,
+    block_expiries: BinaryHeap<Reverse<(Time, BlockTarget)>>,
     /// Lanes that have a backlog and may have capacity.
     pub(super) refills: VecDeque<(WebhookId, usize)>,
     /// Lanes that have a backlog and found no capacity.
-    pub(super) blocked_refills: VecDeque<(WebhookId, usize)>,
-    /// Requests whose outcome is not committed yet, and how many of them are retries.
+    pub(super) refills_without_capacity: VecDeque<(WebhookId, usize)>,
+    /// Deliveries that have left their queues and whose outcome is not committed yet, and how many of them are in the
+    /// retry class (retries and resends).
     pub(super) unsettled: usize,
     pub(super) unsettled_retries: usize,
-    /// Maximum number of unsettled retries.
+    /// Maximum number of unsettled deliveries of the retry class.
     pub(super) retry_limit: usize,
     pub(super) deliveries: usize,
     pub(super) retry_deliveries: usize,
@@ -95,9 +96,9 @@ pub(super) fn take_if_present<V>(map: &mut HashMap<DeliveryId, V>, id: DeliveryI
     !map.is_empty() && map.remove(&id).is_some()
 }
 
-/// What a hold or a park blocks.
+/// The webhook, the tenant or the node that a hold or a park blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum BlockScope {
+enum BlockTarget {
     Webhook(WebhookId),
     Tenant(usize),
     Node,
@@ -113,11 +114,11 @@ impl State {
             free_indexes: Vec::new(),
             hosts: Hosts::new(limits.host_max_in_flight),
             round_robin: ClassQueues::default(),
-            tenants_at_share: BTreeSet::new(),
+            tenants_at_fair_limit: BTreeSet::new(),
             held_until: None,
             block_expiries: BinaryHeap::new(),
             refills: VecDeque::new(),
-            blocked_refills: VecDeque::new(),
+            refills_without_capacity: VecDeque::new(),
             unsettled: 0,
             unsettled_retries: 0,
             retry_limit: usize::MAX,
@@ -138,7 +139,7 @@ impl State {
         if !self.webhooks.contains_key(&limits.webhook_id) {
             let tenant = self.tenant_index(limits.tenant_id);
             self.tenants[tenant].webhooks += 1;
-            let host = self.hosts.refer(limits.host);
+            let host = self.hosts.acquire_host_index(limits.host);
             self.webhooks.insert(limits.webhook_id, WebhookQueues::new(tenant, host));
         }
         let queues = self
@@ -149,9 +150,9 @@ impl State {
         if self.hosts.key(queues.host) != limits.host {
             // Its URL has changed. Requests in flight stay with the previous host; lanes that wait there are enqueued again,
             // since they need no slot of it any more.
-            let before = std::mem::replace(&mut queues.host, self.hosts.refer(limits.host));
+            let before = std::mem::replace(&mut queues.host, self.hosts.acquire_host_index(limits.host));
             to_enqueue = self.hosts.remove_waiting(before, queues.tenant, limits.webhook_id);
-            to_enqueue.iter().for_each(|lane| queues.lanes[*lane].is_enqueued = false);
+            to_enqueue.iter().for_each(|lane| queues.lanes[*lane].is_ready_or_waiting_at_host = false);
             self.hosts.drop_reference(before);
         }
         let before = std::mem::replace(&mut queues.max_in_flight, limits.max_in_flight.max(1));
@@ -162,8 +163,8 @@ impl State {
         if may_send_more {
             self.enqueue_next_lanes(limits.webhook_id);
         }
-        let tenant_max = limits.tenant_max_in_flight.max(1);
-        if std::mem::replace(&mut self.tenants[tenant].max_in_flight, tenant_max) < tenant_max {
+        let tenant_max = limits.tenant_max_unsettled.max(1);
+        if std::mem::replace(&mut self.tenants[tenant].max_unsettled, tenant_max) < tenant_max {
             self.resume_tenant(tenant);
         }
         self.webhooks.entry(limits.webhook_id).or_insert_with(|| unreachable!("the entry was inserted above"))
@@ -215,8 +216,8 @@ impl State {
         }
     }
 
-    /// Takes a slot for a delivery until its outcome is stored.
-    pub(super) fn take_slot(&mut self, webhook_id: WebhookId, lane: usize) {
+    /// Counts a delivery as unsettled: it occupies a slot of its tenant and of the node until its outcome is stored.
+    pub(super) fn count_unsettled(&mut self, webhook_id: WebhookId, lane: usize) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         let queue = &mut queues.lanes[lane];
         queue.unsettled += 1;
@@ -224,10 +225,10 @@ impl State {
         self.unsettled_retries += usize::from(queue.is_retry());
         let index = queues.tenant;
         self.tenants[index].unsettled += 1;
-        self.update_share_queue(index);
+        self.update_fair_limit_queue(index);
     }
 
-    fn free_slot(&mut self, webhook_id: WebhookId, lane: &Lane) {
+    fn uncount_unsettled(&mut self, webhook_id: WebhookId, lane: &Lane) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         if let Some(lane_index) = queues.lane_index(lane) {
             queues.lanes[lane_index].unsettled -= 1;
@@ -236,7 +237,7 @@ impl State {
         self.unsettled_retries -= usize::from(is_retry(lane));
         let index = queues.tenant;
         self.tenants[index].unsettled -= 1;
-        self.update_share_queue(index);
+        self.update_fair_limit_queue(index);
         self.resume_tenant(index);
     }
 
@@ -260,25 +261,29 @@ impl State {
         self.enqueue_lane(webhook_id, lane);
     }
 
-    pub(super) fn free_webhook_slot(&mut self, webhook_id: WebhookId, delivery_id: DeliveryId) {
+    pub(super) fn free_local_webhook_slot(&mut self, webhook_id: WebhookId, delivery_id: DeliveryId) {
         self.remove_in_flight(webhook_id, delivery_id);
         self.enqueue_next_lanes(webhook_id);
     }
 
-    pub(super) fn settle(&mut self, delivery: &LeasedDelivery, still_waits: bool) -> Vec<LeasedDelivery> {
+    pub(super) fn settle(
+        &mut self,
+        delivery: &LeasedDelivery,
+        returns_to_store: bool,
+    ) -> Vec<LeasedDelivery> {
         let webhook_id = delivery.webhook_id;
         self.tracked_leases.remove(&delivery.id);
         if !self.cancelled.is_empty() {
             self.cancelled.remove(&delivery.id);
         }
         self.store_down = false;
-        self.free_slot(webhook_id, &delivery.lane);
+        self.uncount_unsettled(webhook_id, &delivery.lane);
         self.free_capacity(webhook_id, &delivery.lane, 1, delivery.event.memory_bytes());
         let mut to_release = Vec::new();
         if let Some(queues) = self.webhooks.get_mut(&webhook_id)
             && let Some(lane) = queues.lane_index(&delivery.lane)
         {
-            if still_waits && delivery.lane.is_ordered() {
+            if returns_to_store && delivery.lane.is_ordered() {
                 // The deliveries after it wait with it, in the store.
                 queues.lanes[lane].drain_to_release(&mut to_release);
             }
@@ -301,7 +306,7 @@ impl State {
     ) {
         let (webhook_id, lane) = (delivery.webhook_id, delivery.lane.clone());
         self.remove_in_flight(webhook_id, delivery.id);
-        self.free_slot(webhook_id, &lane);
+        self.uncount_unsettled(webhook_id, &lane);
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else {
             self.tracked_leases.remove(&delivery.id);
             return;
@@ -309,9 +314,13 @@ impl State {
         let lane_index = queues.ensure_lane(&lane);
         match deferral {
             // The webhook was parked while admission was requested.
-            Deferral::Hold(..) | Deferral::SuspendNode if queues.is_parked() => {
+            Deferral::Requeue | Deferral::Hold(..) | Deferral::SuspendNode if queues.is_parked() => {
                 queues.lanes[lane_index].reserved += 1;
                 to_release.push(delivery);
+            }
+            Deferral::Requeue => {
+                queues.lanes[lane_index].queue.push_front(delivery);
+                self.enqueue_lanes(webhook_id);
             }
             Deferral::Hold(scope, until) => {
                 queues.lanes[lane_index].queue.push_front(delivery);
@@ -329,7 +338,7 @@ impl State {
             Deferral::ReleaseOne(_) | Deferral::NoProbe => {
                 match deferral {
                     Deferral::ReleaseOne(until) => delivery.due = delivery.due.max(until),
-                    _ => queues.probe_limit = Some(queues.in_flight.len()),
+                    _ => queues.half_open_max_in_memory = Some(queues.in_flight.len()),
                 }
                 let queue = &mut queues.lanes[lane_index];
                 queue.reserved += 1;
@@ -350,76 +359,76 @@ impl State {
         {
             let (host, tenant) = (queues.in_flight.swap_remove(index).host, queues.tenant);
             self.hosts.free(host, tenant);
-            self.wake_hosts();
+            self.grant_host_slots();
         }
     }
 
-    pub(super) fn take_host(&mut self, tenant_id: &TenantId, host: HostKey) -> bool {
+    pub(super) fn take_host_slot(&mut self, tenant_id: &TenantId, host: HostKey) -> bool {
         if !self.hosts.may_take_by_key(host, self.tenant_indexes.get(tenant_id).copied()) {
             return false;
         }
         let tenant = self.tenant_index(tenant_id);
         // Counts like a webhook, so that the tenant's index is kept.
         self.tenants[tenant].webhooks += 1;
-        let index = self.hosts.refer(host);
+        let index = self.hosts.acquire_host_index(host);
         self.hosts.take(index, tenant);
         true
     }
 
-    pub(super) fn free_host(&mut self, tenant_id: &TenantId, host: HostKey) {
+    pub(super) fn free_host_slot(&mut self, tenant_id: &TenantId, host: HostKey) {
         let Some(tenant) = self.tenant_indexes.get(tenant_id).copied() else { return };
-        let index = self.hosts.refer(host);
+        let index = self.hosts.acquire_host_index(host);
         self.hosts.free(index, tenant);
-        // One for the reference of `take_host`, one for the reference added above.
+        // One for the reference of `take_host_slot`, one for the reference added above.
         self.hosts.drop_reference(index);
         self.hosts.drop_reference(index);
-        self.wake_hosts();
+        self.grant_host_slots();
         self.tenants[tenant].webhooks -= 1;
         self.evict_tenant_if_idle(tenant);
     }
 
     /// Holds a webhook, its tenant or the whole node for a short time. Queues stay in memory.
-    fn hold(&mut self, webhook_id: WebhookId, scope: Scope, until: Time) {
+    fn hold(&mut self, webhook_id: WebhookId, scope: LimitScope, until: Time) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
-        let block_scope = match scope {
-            Scope::Webhook => {
+        let target = match scope {
+            LimitScope::Webhook => {
                 if !queues.is_parked() {
                     queues.block = Some(Block::Held(until));
                 }
-                BlockScope::Webhook(webhook_id)
+                BlockTarget::Webhook(webhook_id)
             }
-            Scope::Tenant => {
+            LimitScope::Tenant => {
                 let index = queues.tenant;
                 self.tenants[index].held_until = Some(until);
                 self.enqueue_lanes(webhook_id);
-                BlockScope::Tenant(index)
+                BlockTarget::Tenant(index)
             }
             // A full host blocks nothing here: lanes wait for it in `hosts`.
-            Scope::Host => return,
-            Scope::Node => {
+            LimitScope::Host => return,
+            LimitScope::Node => {
                 self.held_until = Some(until);
                 self.enqueue_lanes(webhook_id);
-                BlockScope::Node
+                BlockTarget::Node
             }
         };
-        self.block_expiries.push(Reverse((until, block_scope)));
+        self.block_expiries.push(Reverse((until, target)));
     }
 
     /// Releases all queued deliveries of a webhook, and enqueues none until then.
     pub(super) fn park(&mut self, webhook_id: WebhookId, until: Time, to_release: &mut Vec<LeasedDelivery>) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         queues.block = Some(Block::Parked(until));
-        queues.probe_limit = None;
+        queues.half_open_max_in_memory = None;
         for queue in &mut queues.lanes {
             queue.drain_to_release(to_release);
         }
-        self.block_expiries.push(Reverse((until, BlockScope::Webhook(webhook_id))));
+        self.block_expiries.push(Reverse((until, BlockTarget::Webhook(webhook_id))));
     }
 
-    pub(super) fn unpark(&mut self, limits: WebhookLimits<'_>, probe_limit: Option<usize>) {
+    pub(super) fn unpark(&mut self, limits: WebhookLimits<'_>, half_open_max_in_memory: Option<usize>) {
         let queues = self.ensure_webhook(limits);
         queues.block = None;
-        queues.probe_limit = probe_limit;
+        queues.half_open_max_in_memory = half_open_max_in_memory;
         self.unblock(limits.webhook_id);
     }
 
@@ -427,7 +436,7 @@ impl State {
         self.enqueue_lanes(webhook_id);
         self.request_refills(webhook_id);
         // Some lanes may have had no capacity only because of this block.
-        self.retry_blocked_refills(usize::MAX);
+        self.retry_refills_without_capacity(usize::MAX);
         self.evict_if_idle(webhook_id);
     }
 
@@ -461,21 +470,21 @@ impl State {
         {
             self.block_expiries.pop();
             match scope {
-                BlockScope::Webhook(webhook_id) => {
+                BlockTarget::Webhook(webhook_id) => {
                     let Some(queues) = self.webhooks.get_mut(&webhook_id) else { continue };
                     if queues.block.is_some_and(|block| block.until() <= now) {
                         queues.block = None;
                         self.unblock(webhook_id);
                     }
                 }
-                BlockScope::Tenant(index) => {
+                BlockTarget::Tenant(index) => {
                     let has_ended = self.tenants[index].held_until.is_some_and(|until| until <= now);
                     if has_ended {
                         self.tenants[index].held_until = None;
                         self.resume_tenant(index);
                     }
                 }
-                BlockScope::Node => {
+                BlockTarget::Node => {
                     if self.held_until.is_some_and(|until| until <= now) {
                         self.held_until = None;
                     }
@@ -535,7 +544,7 @@ impl State {
             queued.extend(queue.queue.drain(..));
         }
         for lane in taken {
-            self.take_slot(webhook_id, lane);
+            self.count_unsettled(webhook_id, lane);
         }
         queued
     }
@@ -556,15 +565,15 @@ impl State {
             }
         }
         for (webhook_id, lane) in slots {
-            self.take_slot(webhook_id, lane);
+            self.count_unsettled(webhook_id, lane);
         }
         expired
     }
 
     /// Applies changed limits of a tenant, and checks again whether it may send.
-    pub(super) fn tenant_changed(&mut self, tenant_id: &TenantId, max_in_flight: usize) {
+    pub(super) fn apply_tenant_change(&mut self, tenant_id: &TenantId, max_unsettled: usize) {
         let Some(index) = self.tenant_indexes.get(tenant_id).copied() else { return };
-        self.tenants[index].max_in_flight = max_in_flight.max(1);
+        self.tenants[index].max_unsettled = max_unsettled.max(1);
         self.tenants[index].held_until = None;
         self.resume_tenant(index);
     }
@@ -572,7 +581,7 @@ impl State {
     pub(super) fn memory_state(&self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Option<MemoryState> {
         let webhook = self.webhooks.get(&webhook_id)?;
         if webhook.is_in_flight(delivery_id) {
-            return Some(MemoryState::InFlight);
+            return Some(MemoryState::Started);
         }
         let mut queues = webhook.lanes.iter().map(|queue| &queue.queue);
         queues

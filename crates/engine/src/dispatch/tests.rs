@@ -11,7 +11,7 @@ use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
     delivery::lane::{Lane, Priority},
-    dispatch::gate::{self, GateDecision, GateInput, Scope, Slots},
+    dispatch::gate::{self, GateDecision, GateInput, LimitScope, Slots},
     event::{Event, PayloadFormat},
     protection::breaker::CircuitDecision,
     security::egress_rules::HostKey,
@@ -23,7 +23,7 @@ use super::*;
 use crate::cluster::membership::NodeEpoch;
 
 const LIMITS: DispatchLimits = DispatchLimits {
-    max_in_flight: 5,
+    max_unsettled: 5,
     max_deliveries: 10,
     max_bytes: 1 << 20,
     max_lane_deliveries: 4,
@@ -61,8 +61,8 @@ fn delivery(lane: u8, n: u8) -> LeasedDelivery {
         attempt: 1,
         created_at: at,
         due: at,
-        rescues: 0,
-        sender_deaths: 0,
+        abnormal_releases: 0,
+        crash_count: 0,
         publish_started_at: None,
     }
 }
@@ -71,7 +71,7 @@ fn delivery(lane: u8, n: u8) -> LeasedDelivery {
 fn webhook_limits(delivery: &LeasedDelivery, max_in_flight: usize) -> WebhookLimits<'_> {
     let (webhook_id, tenant_id) = (delivery.webhook_id, &delivery.event.tenant_id);
     let host = HostKey::from_host(if webhook_id < self::webhook(2) { "a" } else { "b" });
-    WebhookLimits { webhook_id, tenant_id, max_in_flight, tenant_max_in_flight: usize::MAX, host }
+    WebhookLimits { webhook_id, tenant_id, max_in_flight, tenant_max_unsettled: usize::MAX, host }
 }
 
 /// Publishes one delivery as `publish` does. Returns `None` if there is no capacity.
@@ -86,7 +86,7 @@ fn offer(
         .then(|| dispatch.enqueue_published([delivery]))
 }
 
-/// Reserves capacity for a lane with due deliveries, as the scheduler does.
+/// Reserves capacity for a lane with due deliveries, as the claim loop does.
 fn poll(dispatch: &DispatchQueues, delivery: &LeasedDelivery) -> LaneCapacity {
     dispatch.reserve_lane(webhook_limits(delivery, 2), delivery.lane.clone())
 }
@@ -96,7 +96,7 @@ fn capacity(webhook_id: WebhookId, capacity: usize) -> LaneCapacity {
 }
 
 fn finish(dispatch: &DispatchQueues, delivery: &LeasedDelivery) -> DispatchActions {
-    let mut actions = dispatch.free_webhook_slot(delivery.webhook_id, delivery.id);
+    let mut actions = dispatch.free_local_webhook_slot(delivery.webhook_id, delivery.id);
     let more = dispatch.settle(delivery, false);
     actions.start.extend(more.start);
     actions.refill |= more.refill;
@@ -104,7 +104,7 @@ fn finish(dispatch: &DispatchQueues, delivery: &LeasedDelivery) -> DispatchActio
 }
 
 fn empty(limits: DispatchLimits) -> Load {
-    Load { deliveries: 0, bytes: 0, unsettled: 0, slots: limits.max_in_flight }
+    Load { deliveries: 0, bytes: 0, unsettled: 0, slots: limits.max_unsettled }
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn webhook_in_flight_limit_holds() {
     let first = offer(&dispatch, delivery(1, 1), 1).unwrap();
     assert_eq!(first.start.len(), 1);
     assert!(offer(&dispatch, delivery(1, 2), 1).unwrap().start.is_empty());
-    assert_eq!(dispatch.memory_state(webhook(1), delivery(1, 1).id), Some(MemoryState::InFlight));
+    assert_eq!(dispatch.memory_state(webhook(1), delivery(1, 1).id), Some(MemoryState::Started));
     assert_eq!(dispatch.memory_state(webhook(1), delivery(1, 2).id), Some(MemoryState::Queued));
     // The webhook's slot is free after the response, before the outcome is stored.
-    let next = dispatch.free_webhook_slot(webhook(1), first.start[0].id);
+    let next = dispatch.free_local_webhook_slot(webhook(1), first.start[0].id);
     assert_eq!(next.start[0].id, delivery(1, 2).id);
     assert_eq!(dispatch.load().unsettled, 2, "the node's slots are not free yet");
 }
@@ -126,7 +126,7 @@ fn tenant_leaves_slots_until_outcomes_are_stored() {
     let dispatch = DispatchQueues::new(LIMITS);
     let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, delivery(n, n), 5).unwrap().start).collect();
     assert_eq!(sent.len(), 4, "one of five slots stays free for other tenants");
-    assert!(dispatch.free_webhook_slot(sent[0].webhook_id, sent[0].id).start.is_empty());
+    assert!(dispatch.free_local_webhook_slot(sent[0].webhook_id, sent[0].id).start.is_empty());
     assert_eq!(offer(&dispatch, with_tenant("other", delivery(9, 9)), 5).unwrap().start.len(), 1);
     let next = dispatch.settle(&sent[0], false).start.len() + dispatch.settle(&sent[1], false).start.len();
     assert!(next >= 1);
@@ -140,7 +140,7 @@ fn with_tenant(tenant: &str, delivery: LeasedDelivery) -> LeasedDelivery {
 #[test]
 fn tenant_in_memory_is_counted_by_webhook_and_priority() {
     let dispatch = DispatchQueues::new(DispatchLimits {
-        max_in_flight: 100,
+        max_unsettled: 100,
         max_deliveries: 100,
         max_lane_deliveries: 100,
         ..LIMITS
@@ -167,11 +167,11 @@ fn tenant_in_memory_is_counted_by_webhook_and_priority() {
 
 #[test]
 fn tenant_in_flight_limit_holds() {
-    let dispatch = DispatchQueues::new(DispatchLimits { max_in_flight: 100, max_deliveries: 100, ..LIMITS });
+    let dispatch = DispatchQueues::new(DispatchLimits { max_unsettled: 100, max_deliveries: 100, ..LIMITS });
     let mut sent = 0;
     for n in 1..=5 {
         let delivery = delivery(n, n);
-        let limits = WebhookLimits { tenant_max_in_flight: 3, ..webhook_limits(&delivery, 5) };
+        let limits = WebhookLimits { tenant_max_unsettled: 3, ..webhook_limits(&delivery, 5) };
         assert!(dispatch.reserve(limits, &delivery.lane, delivery.event.memory_bytes()));
         sent += dispatch.enqueue_published([delivery]).start.len();
     }
@@ -180,7 +180,7 @@ fn tenant_in_flight_limit_holds() {
 
 #[test]
 fn webhooks_take_turns() {
-    let limits = DispatchLimits { max_in_flight: 1, ..LIMITS };
+    let limits = DispatchLimits { max_unsettled: 1, ..LIMITS };
     let dispatch = DispatchQueues::new(limits);
     let mut sent = offer(&dispatch, delivery(1, 1), 5).unwrap().start;
     for (lane, n) in [(1, 2), (1, 3), (2, 4)] {
@@ -201,7 +201,7 @@ fn webhooks_take_turns() {
 
 #[test]
 fn tenants_take_turns_regardless_of_webhook_count() {
-    let limits = DispatchLimits { max_in_flight: 1, max_deliveries: 1_000, ..LIMITS };
+    let limits = DispatchLimits { max_unsettled: 1, max_deliveries: 1_000, ..LIMITS };
     let dispatch = DispatchQueues::new(limits);
     let mut sent = Vec::new();
     for n in 1..=20 {
@@ -219,7 +219,7 @@ fn tenants_take_turns_regardless_of_webhook_count() {
 #[test]
 fn priorities_share_by_weight_without_starvation() {
     let limits = DispatchLimits {
-        max_in_flight: 1,
+        max_unsettled: 1,
         max_deliveries: 100_000,
         max_lane_deliveries: 1_000,
         max_bytes: 1 << 30,
@@ -250,7 +250,7 @@ fn priorities_share_by_weight_without_starvation() {
 #[test]
 fn retries_never_take_last_slots_or_capacity() {
     let limits =
-        DispatchLimits { max_in_flight: 10, max_deliveries: 100, max_lane_deliveries: 100, ..LIMITS };
+        DispatchLimits { max_unsettled: 10, max_deliveries: 100, max_lane_deliveries: 100, ..LIMITS };
     let dispatch = DispatchQueues::new(limits);
     let (mut sent, mut taken) = (0, 0);
     for n in 1..=100 {
@@ -276,12 +276,12 @@ fn ordered_lane_sends_one_at_a_time_and_waits_for_failed() {
     let first = dispatch.enqueue_claimed(&lane, vec![ordered(1), ordered(2), ordered(3)], false).start;
     assert_eq!(first.len(), 1);
     assert!(
-        dispatch.free_webhook_slot(webhook(1), first[0].id).start.is_empty(),
+        dispatch.free_local_webhook_slot(webhook(1), first[0].id).start.is_empty(),
         "not before its outcome is stored"
     );
     let second = dispatch.settle(&first[0], false).start;
     assert_eq!(second[0].id, ordered(2).id);
-    dispatch.free_webhook_slot(webhook(1), second[0].id);
+    dispatch.free_local_webhook_slot(webhook(1), second[0].id);
     let actions = dispatch.settle(&second[0], true);
     assert!(actions.start.is_empty());
     assert_eq!(actions.release[0].id, ordered(3).id, "its successors are released");
@@ -311,7 +311,7 @@ fn held_deliveries_stay_first_in_their_lane() {
     offer(&dispatch, delivery(1, 3), 2).unwrap();
     let deferred = sent
         .into_iter()
-        .map(|delivery| DeferredDelivery { delivery, deferral: Deferral::Hold(Scope::Webhook, at(50)) })
+        .map(|delivery| DeferredDelivery { delivery, deferral: Deferral::Hold(LimitScope::Webhook, at(50)) })
         .collect();
     assert!(dispatch.defer(deferred).start.is_empty());
     assert_eq!((dispatch.load().unsettled, dispatch.next_wake()), (0, Some(at(50))), "no slot is held");
@@ -325,7 +325,7 @@ fn held_deliveries_stay_first_in_their_lane() {
 fn tenant_hold_affects_only_its_own_webhooks() {
     let dispatch = DispatchQueues::new(LIMITS);
     let sent = offer(&dispatch, delivery(1, 1), 2).unwrap().start;
-    let deferral = Deferral::Hold(Scope::Tenant, Time::from_millis(50));
+    let deferral = Deferral::Hold(LimitScope::Tenant, Time::from_millis(50));
     let ready_1 = sent.into_iter().next().unwrap();
     assert!(dispatch.defer(vec![DeferredDelivery { delivery: ready_1, deferral }]).start.is_empty());
     assert!(offer(&dispatch, delivery(2, 2), 2).unwrap().start.is_empty());
@@ -382,7 +382,7 @@ fn probe_limit_caps_queued_deliveries() {
 #[test]
 fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
     let dispatch =
-        DispatchQueues::new(DispatchLimits { max_in_flight: 100, max_deliveries: 1_000, ..LIMITS });
+        DispatchQueues::new(DispatchLimits { max_unsettled: 100, max_deliveries: 1_000, ..LIMITS });
     let sent = offer(&dispatch, delivery(1, 1), 1).unwrap().start;
     for n in 2..=4 {
         assert!(offer(&dispatch, delivery(1, n), 1).is_some());
@@ -420,7 +420,7 @@ fn failed_claim_is_retried() {
     dispatch.enqueue_claimed(&lane, vec![], true);
     let capacities = dispatch.take_lanes_to_refill();
     assert_eq!(capacities.len(), 1);
-    dispatch.claim_failed(&capacities);
+    dispatch.free_failed_claim(&capacities);
     assert_eq!(dispatch.take_lanes_to_refill(), capacities);
 }
 
@@ -446,16 +446,16 @@ fn tickets_get_capacity_but_do_not_overtake_backlog() {
     assert!(!dispatch.is_nearly_full());
     assert_eq!(dispatch.reserve_for_tickets(webhook_limits(&delivery(2, 9), 2), &FRESH, 100), 4);
     assert!(dispatch.is_nearly_full());
-    dispatch.claim_failed(&[capacity(webhook(2), 4)]);
+    dispatch.free_failed_claim(&[capacity(webhook(2), 4)]);
     assert!(!dispatch.is_nearly_full());
 }
 
 #[test]
 fn sending_is_suspended_while_store_is_down() {
     let dispatch = DispatchQueues::new(LIMITS);
-    dispatch.store_failed();
+    dispatch.suspend_for_store();
     assert!(offer(&dispatch, delivery(1, 1), 1).unwrap().start.is_empty());
-    assert_eq!(dispatch.store_recovered().start.len(), 1);
+    assert_eq!(dispatch.resume_after_store_recovery().start.len(), 1);
 }
 
 #[test]
@@ -538,17 +538,17 @@ fn assert_gate_agrees(dispatch: &DispatchQueues) {
                 pool_served: true,
                 paused_by_429_until: None,
                 circuit: CircuitDecision::Go,
-                order: lane.unsettled == 0 || !lane.lane.is_ordered(),
+                is_first_in_order: lane.unsettled == 0 || !lane.lane.is_ordered(),
                 webhook_slots: slots(queues.in_flight.len(), queues.max_in_flight),
-                tenant_slots: slots(tenant.unsettled, tenant.max_in_flight),
+                tenant_slots: slots(tenant.unsettled, tenant.max_unsettled),
                 host_has_slot: state.hosts.may_take(queues.host, queues.tenant),
-                node_slots: slots(state.unsettled, state.limits.max_in_flight),
+                node_slots: slots(state.unsettled, state.limits.max_unsettled),
                 webhook_token: None,
                 tenant_token: None,
                 global_token: None,
                 now: Time::default(),
             };
-            let may_go = matches!(gate::decide(&input), GateDecision::Go { .. }) && !is_blocked;
+            let may_go = matches!(gate::decide_admission(&input), GateDecision::Go { .. }) && !is_blocked;
             let has_share =
                 state.tenant_may_send(queues.tenant) && (!lane.is_retry() || state.retries_may_send());
             assert!(
@@ -585,7 +585,7 @@ proptest! {
                 2 => harness.pick(which).map(|done| finish(&dispatch, &done)).unwrap_or_default(),
                 3 => match harness.pick(which) {
                     Some(failed) => {
-                        let actions = dispatch.free_webhook_slot(failed.webhook_id, failed.id);
+                        let actions = dispatch.free_local_webhook_slot(failed.webhook_id, failed.id);
                         harness.take(&dispatch, actions);
                         dispatch.settle(&failed, true)
                     }
@@ -598,13 +598,13 @@ proptest! {
                     match (LaneCapacity::new(key, max), max) {
                         (_, 0) => DispatchActions::default(),
                         (capacity, _) if n.is_multiple_of(5) => {
-                            dispatch.claim_failed(&[capacity]);
+                            dispatch.free_failed_claim(&[capacity]);
                             DispatchActions::default()
                         }
                         (capacity, _) => dispatch.enqueue_ticketed(&capacity, vec![delivery]),
                     }
                 }
-                // The scheduler finds due deliveries in a lane, possibly more than fit.
+                // The claim loop finds due deliveries in a lane, possibly more than fit.
                 4 | 5 => {
                     let lane = poll(&dispatch, &delivery);
                     let found = if lane.max_deliveries > 0 { vec![delivery] } else { vec![] };
@@ -618,16 +618,16 @@ proptest! {
                     DispatchActions::default()
                 }
                 7 => {
-                    dispatch.claim_failed(&dispatch.take_lanes_to_refill());
+                    dispatch.free_failed_claim(&dispatch.take_lanes_to_refill());
                     DispatchActions::default()
                 }
                 8 => match harness.pick(which) {
                     Some(delivery) => {
                         let until = Time::from_millis(now + 3);
                         let deferral = match n % 7 {
-                            0 => Deferral::Hold(Scope::Webhook, until),
-                            1 => Deferral::Hold(Scope::Tenant, until),
-                            2 => Deferral::Hold(Scope::Node, until),
+                            0 => Deferral::Hold(LimitScope::Webhook, until),
+                            1 => Deferral::Hold(LimitScope::Tenant, until),
+                            2 => Deferral::Hold(LimitScope::Node, until),
                             3 => Deferral::ReleaseOne(until),
                             4 => Deferral::NoProbe,
                             5 => Deferral::SuspendNode,
@@ -646,7 +646,7 @@ proptest! {
                         if lane.max_deliveries == 0 {
                             dispatch.defer_lane(&lane.key);
                         } else {
-                            dispatch.claim_failed(&[lane]);
+                            dispatch.free_failed_claim(&[lane]);
                         }
                         DispatchActions::default()
                     }
@@ -659,14 +659,14 @@ proptest! {
                 12 => match n % 3 {
                     0 => {
                         let (tenant_id, host) = (delivery.event.tenant_id.clone(), webhook_limits(&delivery, 2).host);
-                        if dispatch.take_host(&tenant_id, host) {
+                        if dispatch.take_host_slot(&tenant_id, host) {
                             challenges.push((tenant_id, host));
                         }
                         DispatchActions::default()
                     }
                     1 => {
                         let ended = challenges.pop();
-                        ended.map(|(tenant_id, host)| dispatch.free_host(&tenant_id, host)).unwrap_or_default()
+                        ended.map(|(tenant_id, host)| dispatch.free_host_slot(&tenant_id, host)).unwrap_or_default()
                     }
                     _ => {
                         let host = HostKey::from_host("c");
@@ -676,7 +676,7 @@ proptest! {
                 // The tenant's limit changes; each reservation sets it back to none.
                 13 => {
                     let max = if n.is_multiple_of(2) { usize::from(which) + 1 } else { usize::MAX };
-                    dispatch.tenant_changed(&delivery.event.tenant_id, max)
+                    dispatch.apply_tenant_change(&delivery.event.tenant_id, max)
                 }
                 // Queued deliveries expire or are cancelled, and are recorded later.
                 14 => match n % 3 {
@@ -703,7 +703,7 @@ proptest! {
             let load = dispatch.load();
             // Deliveries that end without a request occupy slots too, but take none that is free: only requests are limited.
             prop_assert!(
-                load.deliveries <= LIMITS.max_deliveries && harness.in_flight.len() <= LIMITS.max_in_flight
+                load.deliveries <= LIMITS.max_deliveries && harness.in_flight.len() <= LIMITS.max_unsettled
             );
             prop_assert_eq!(load.unsettled, harness.in_flight.len() + ending.len());
             let hosts = dispatch.state.lock().hosts.counts();
@@ -712,7 +712,7 @@ proptest! {
             prop_assert_eq!(counted, harness.in_flight.len() + challenges.len());
         }
         for (tenant_id, host) in challenges {
-            let actions = dispatch.free_host(&tenant_id, host);
+            let actions = dispatch.free_host_slot(&tenant_id, host);
             harness.take(&dispatch, actions);
         }
         for ended in ending {
@@ -738,7 +738,7 @@ proptest! {
                 harness.take(&dispatch, actions);
             }
         }
-        prop_assert!(!dispatch.store_recovered().refill, "no lane is left to refill");
+        prop_assert!(!dispatch.resume_after_store_recovery().refill, "no lane is left to refill");
         prop_assert_eq!(dispatch.load(), empty(LIMITS));
         let state = dispatch.state.lock();
         prop_assert!(state.webhooks.is_empty(), "idle webhooks use no memory: {:?}", state.webhooks);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     delivery::lane::{Lane, Priority},
-    dispatch::gate::Scope,
+    dispatch::gate::LimitScope,
     event::{Event, PayloadFormat},
     security::egress_rules::HostKey,
 };
@@ -26,9 +26,11 @@ pub(crate) struct LeasedDelivery {
     pub(crate) attempt: u32,
     pub(crate) created_at: Time,
     pub(crate) due: Time,
-    pub(crate) rescues: u32,
-    /// Number of nodes that died, and of tasks that panicked, while they were known to be sending it.
-    pub(crate) sender_deaths: u32,
+    /// How often its lease ended without an outcome because its node died, its task panicked, or its outcome could
+    /// not be stored.
+    pub(crate) abnormal_releases: u32,
+    /// How often its node died, its task panicked, or its outcome could not be stored, while it was known to be sent.
+    pub(crate) crash_count: u32,
     /// Monotonic time at which its publish started, if it was enqueued directly by a publish.
     pub(crate) publish_started_at: Option<Duration>,
 }
@@ -40,8 +42,8 @@ pub(crate) struct WebhookLimits<'a> {
     pub(crate) tenant_id: &'a TenantId,
     /// Maximum number of requests in flight to the webhook.
     pub(crate) max_in_flight: usize,
-    /// Maximum number of unsettled requests of the tenant.
-    pub(crate) tenant_max_in_flight: usize,
+    /// Maximum number of unsettled deliveries of the tenant.
+    pub(crate) tenant_max_unsettled: usize,
     /// Host of the webhook's URL.
     pub(crate) host: HostKey,
 }
@@ -50,7 +52,7 @@ pub(crate) struct WebhookLimits<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryState {
     /// It is at the gate, or its request is in flight. A delivery whose outcome is being recorded has neither state.
-    InFlight,
+    Started,
     /// It is queued.
     Queued,
 }
@@ -58,8 +60,8 @@ pub(crate) enum MemoryState {
 /// Limits of deliveries in memory and of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DispatchLimits {
-    /// Maximum number of unsettled requests of the node.
-    pub(crate) max_in_flight: usize,
+    /// Maximum number of unsettled deliveries of the node.
+    pub(crate) max_unsettled: usize,
     pub(crate) max_deliveries: usize,
     pub(crate) max_bytes: usize,
     pub(crate) max_lane_deliveries: usize,
@@ -76,8 +78,10 @@ pub(crate) struct DeferredDelivery {
 /// How a delivery is deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deferral {
+    /// It is put back at the front of its lane and may be started again immediately.
+    Requeue,
     /// A short pause: it stays in memory, first in its lane, as does everything else in this scope.
-    Hold(Scope, Time),
+    Hold(LimitScope, Time),
     /// A long pause: all deliveries of the webhook are released, and none is enqueued until then.
     ParkWebhook(Time),
     /// Only this delivery is released, due at that time at the earliest.
@@ -93,7 +97,7 @@ pub(crate) enum Deferral {
 #[derive(Default)]
 pub(crate) struct DispatchActions {
     pub(crate) start: Vec<LeasedDelivery>,
-    /// Their capacity stays reserved until they are back in the store; see [`super::DispatchQueues::released`].
+    /// Their capacity stays reserved until they are back in the store; see [`super::DispatchQueues::on_released`].
     pub(crate) release: Vec<LeasedDelivery>,
     pub(crate) refill: bool,
 }
@@ -116,7 +120,7 @@ pub struct TenantInMemory {
     /// Number of queued deliveries of each webhook that has any, by priority, highest first; those of ordered lanes
     /// count as normal.
     pub queued: Vec<(WebhookId, [u64; Priority::ALL.len()])>,
-    /// Requests whose outcome is not stored yet.
+    /// Deliveries that have left their queues and whose outcome is not stored yet.
     pub unsettled: usize,
 }
 
@@ -127,7 +131,7 @@ pub struct Load {
     pub deliveries: usize,
     /// Their payload bytes.
     pub bytes: usize,
-    /// Requests whose outcome is not stored yet.
+    /// Deliveries that have left their queues and whose outcome is not stored yet.
     pub unsettled: usize,
     /// Maximum of `unsettled`.
     pub slots: usize,

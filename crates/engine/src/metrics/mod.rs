@@ -145,12 +145,12 @@ pub struct Metrics {
     pub(crate) duplicates: Counter,
     dead: Counter,
     /// Outcomes rejected because the lease was lost.
-    pub(crate) fenced: Counter,
+    pub(crate) leases_lost: Counter,
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
     egress_refused: Family<ReasonLabel, Counter>,
     pub(crate) connection_limit: Counter,
-    /// Largest cost of one check that ran on a runtime thread.
+    /// Largest cost of one check that ran on a Tokio worker thread.
     pub(crate) largest_inline_work: Gauge,
     recovered: Family<KindLabel, Counter>,
     faults: [Counter; 3],
@@ -207,7 +207,7 @@ impl Metrics {
             published: Counter::default(),
             duplicates: Counter::default(),
             dead: Counter::default(),
-            fenced: Counter::default(),
+            leases_lost: Counter::default(),
             transitions: Family::default(),
             recovered: Family::default(),
             rate_limit_hits: Counter::default(),
@@ -281,7 +281,7 @@ impl Metrics {
         );
         registry.register(
             "redrive_inline_work_max",
-            "Maximum work of one check on a runtime thread since the start",
+            "Maximum work of one check on a Tokio worker thread since the start",
             self.largest_inline_work.clone(),
         );
         registry.register(
@@ -304,7 +304,7 @@ impl Metrics {
         registry.register(
             "webhook_outcomes_fenced",
             "Outcomes discarded because the lease was lost",
-            self.fenced.clone(),
+            self.leases_lost.clone(),
         );
         registry.register(
             "redrive_leases_recovered",

@@ -1,7 +1,7 @@
 //! Publishes several events of one tenant in their order.
 //!
-//! Every event is checked before it is offered to the store, one after the other, however long a check takes on another
-//! thread. The store numbers events in the order in which they are offered. If one cannot be stored now, the store
+//! Every event is checked before it is submitted to the store, one after the other, however long a check takes on another
+//! thread. The store numbers events in the order in which they are submitted. If one cannot be stored now, the store
 //! refuses all behind it, so that a caller who repeats the rest keeps the order.
 
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use redrive_core::{
     TenantId, WebhookId,
     event::{Event, event_type},
 };
-use redrive_store::{OrderedPosition, PublishOrder, PublishResult, StoreError};
+use redrive_store::{PublishResult, PublishSequence, SequencePosition, StoreError};
 use tokio::sync::oneshot;
 
 use super::{
     BatchState, EventDraft, MAX_EPOCH_WAITS, MAX_FAN_OUT_RETRIES, PublishError, PublishReceipt, Publisher,
-    check::CheckResult, config_keeps_changing, spans::PublishSpan, stopped,
+    event_checks::CheckResult, spans::PublishSpan, stopped,
 };
 use crate::cluster::membership::NodeEpoch;
 
 /// Units of work for publishing one event, in addition to parsing and checking it.
-const WORK_PER_EVENT: u64 = 4_096;
+const EVENT_COST_UNITS: u64 = 4_096;
 
 /// Result of one event.
 type EventResult = Result<PublishReceipt, PublishError>;
 
 /// An event that is not published yet.
-struct OpenEvent {
+struct UnpublishedEvent {
     index: usize,
     event: Arc<Event>,
     only_webhook: Option<WebhookId>,
 }
 
-/// An event that was offered to the store.
-struct OfferedEvent {
-    open: OpenEvent,
+/// An event that was submitted to the store.
+struct SubmittedEvent {
+    unpublished: UnpublishedEvent,
     epoch: Arc<NodeEpoch>,
     /// Number of deliveries that it becomes.
     deliveries: usize,
     reply: oneshot::Receiver<Result<PublishResult, StoreError>>,
 }
 
-/// A batch in progress: the results so far, and the events that are still to be offered.
+/// A batch in progress: the results so far, and the events that are still to be submitted.
 struct Batch {
     /// Spans of the publishes, ended with their results.
     spans: Vec<Option<PublishSpan>>,
     results: Vec<Option<EventResult>>,
-    open: Vec<OpenEvent>,
+    remaining: Vec<UnpublishedEvent>,
     state: BatchState,
 }
 
@@ -61,36 +61,38 @@ impl Publisher {
     ) -> Vec<EventResult> {
         let mut batch = self.begin_batch(drafts, max_work);
         let (mut epoch_waits, mut retries) = (0, 0);
-        while !batch.open.is_empty() && retries <= MAX_FAN_OUT_RETRIES {
-            let open_before = batch.open.len();
-            let offered = self.offer_all(&mut batch).await;
-            // The store refuses all events behind one that it does not take now. They are offered again after it, or
+        while !batch.remaining.is_empty() && retries <= MAX_FAN_OUT_RETRIES {
+            let remaining_before = batch.remaining.len();
+            let submitted = self.submit_all(&mut batch).await;
+            // The store refuses all events behind one that it does not take now. They are submitted again after it, or
             // fail with it.
             let (mut is_stale, mut fenced, mut failed) = (false, None, None);
-            for offer in offered {
-                let OfferedEvent { open, epoch, deliveries, reply } = offer;
+            for event in submitted {
+                let SubmittedEvent { unpublished, epoch, deliveries, reply } = event;
                 match reply.await.unwrap_or_else(|_| Err(stopped())) {
                     Ok(PublishResult::ConfigChanged) => is_stale = true,
                     Ok(PublishResult::Fenced) => fenced = Some(epoch),
-                    Err(StoreError::OutOfOrder) if failed.is_none() => {}
+                    Err(StoreError::PrecedingEventFailed) if failed.is_none() => {}
                     result => {
                         let receipt = match (result, &failed) {
-                            (Err(StoreError::OutOfOrder), Some(error)) => Err(PublishError::clone(error)),
-                            (result, _) => self.receipt(&open.event, deliveries, result),
+                            (Err(StoreError::PrecedingEventFailed), Some(error)) => {
+                                Err(PublishError::clone(error))
+                            }
+                            (result, _) => self.receipt(&unpublished.event, deliveries, result),
                         };
                         if let Err(error) = &receipt
                             && may_succeed_later(error)
                         {
                             failed.get_or_insert(error.clone());
                         }
-                        batch.results[open.index] = Some(receipt);
+                        batch.results[unpublished.index] = Some(receipt);
                         continue;
                     }
                 }
-                batch.open.push(open);
+                batch.remaining.push(unpublished);
             }
-            // Only rounds in which no event got its result count.
-            retries = if batch.open.len() < open_before { 0 } else { retries + 1 };
+            // Only passes in which no event got its result count.
+            retries = if batch.remaining.len() < remaining_before { 0 } else { retries + 1 };
             if is_stale && let Err(error) = self.router.refresh(tenant_id).await {
                 return batch.end(&error.into());
             }
@@ -101,13 +103,13 @@ impl Publisher {
                 }
             }
         }
-        batch.end(&config_keeps_changing())
+        batch.end(&PublishError::ConfigKeepsChanging)
     }
 
     /// Builds and validates the events. Those that are invalid have their result.
     fn begin_batch(&self, drafts: Vec<EventDraft>, max_work: u64) -> Batch {
         let state = BatchState::new(max_work);
-        let mut batch = Batch { spans: Vec::new(), results: Vec::new(), open: Vec::new(), state };
+        let mut batch = Batch { spans: Vec::new(), results: Vec::new(), remaining: Vec::new(), state };
         for (index, draft) in drafts.into_iter().enumerate() {
             let (event, only_webhook) = self.build_event(draft);
             let valid = match event_type::is_reserved(&event.event_type) {
@@ -119,25 +121,26 @@ impl Publisher {
             batch.spans.push(if is_valid { self.trace_publish(&event) } else { None });
             batch.results.push(valid.err().map(Err));
             if is_valid {
-                batch.open.push(OpenEvent { index, event, only_webhook });
+                batch.remaining.push(UnpublishedEvent { index, event, only_webhook });
             }
         }
         batch
     }
 
-    /// Checks the open events and offers them to the store, one after the other.
-    async fn offer_all(self: &Arc<Self>, batch: &mut Batch) -> Vec<OfferedEvent> {
-        let (order, mut offered) = (Arc::<PublishOrder>::default(), Vec::new());
-        let mut open = std::mem::take(&mut batch.open).into_iter();
+    /// Checks the remaining events and submits them to the store, one after the other.
+    async fn submit_all(self: &Arc<Self>, batch: &mut Batch) -> Vec<SubmittedEvent> {
+        let (sequence, mut submitted) = (Arc::<PublishSequence>::default(), Vec::new());
+        let mut open = std::mem::take(&mut batch.remaining).into_iter();
         while let Some(next) = open.next() {
             match self.check(&next.event, next.only_webhook, Some(&batch.state)).await {
                 Ok(CheckResult::Accepted(matched)) => {
                     let deliveries = matched.webhooks.len();
-                    let position = OrderedPosition { order: order.clone(), position: offered.len() as u64 };
+                    let position =
+                        SequencePosition { sequence: sequence.clone(), position: submitted.len() as u64 };
                     // Read after the check, which may take a while: the epoch must be the current one.
                     let epoch = self.membership.current_epoch();
-                    let reply = self.offer(&epoch, &next.event, matched, Some(position));
-                    offered.push(OfferedEvent { open: next, epoch, deliveries, reply });
+                    let reply = self.submit(&epoch, &next.event, matched, Some(position));
+                    submitted.push(SubmittedEvent { unpublished: next, epoch, deliveries, reply });
                 }
                 Ok(CheckResult::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),
                 Err(error) if may_succeed_later(&error) => {
@@ -149,12 +152,12 @@ impl Publisher {
                 }
                 Err(refused) => batch.results[next.index] = Some(Err(refused)),
             }
-            batch.state.add_inline_work(WORK_PER_EVENT);
+            batch.state.add_inline_work(EVENT_COST_UNITS);
             if batch.state.must_yield() {
                 tokio::task::yield_now().await;
             }
         }
-        offered
+        submitted
     }
 }
 
@@ -162,7 +165,7 @@ impl Publisher {
 fn may_succeed_later(error: &PublishError) -> bool {
     match error {
         PublishError::Store(StoreError::InvalidItem(_)) => false,
-        PublishError::Store(_) | PublishError::NoTenant => true,
+        PublishError::Store(_) | PublishError::NoTenant | PublishError::ConfigKeepsChanging => true,
         _ => false,
     }
 }
@@ -195,17 +198,17 @@ mod tests {
     #[derive(Default)]
     struct FakePublish {
         results: Mutex<VecDeque<Result<PublishResult, StoreError>>>,
-        /// Payloads in the order in which they were offered.
-        offered: Mutex<Vec<String>>,
+        /// Payloads in the order in which they were submitted.
+        submitted: Mutex<Vec<String>>,
     }
 
     impl Publish for FakePublish {
         fn publish(&self, event: NewEvent, done: Completion<PublishResult>) {
             let payload = String::from_utf8_lossy(&event.event.data).into_owned();
             let number = {
-                let mut offered = self.offered.lock();
-                offered.push(payload);
-                offered.len() as i64
+                let mut submitted = self.submitted.lock();
+                submitted.push(payload);
+                submitted.len() as i64
             };
             let result = self.results.lock().pop_front();
             done(result.unwrap_or(Ok(PublishResult::New { sequence_number: number })));
@@ -236,8 +239,8 @@ mod tests {
             faults: real.faults.clone(),
         });
         let results = publisher.publish_batch(&TenantId::default(), drafts, u64::MAX).await;
-        let offered = store.offered.lock().clone();
-        (results, offered, test)
+        let submitted = store.submitted.lock().clone();
+        (results, submitted, test)
     }
 
     fn numbered(n: usize) -> String {
@@ -247,11 +250,11 @@ mod tests {
     #[tokio::test]
     async fn stale_tail_is_offered_again_in_its_order() {
         let new = |sequence_number| Ok(PublishResult::New { sequence_number });
-        let behind = || Err(StoreError::OutOfOrder);
+        let behind = || Err(StoreError::PrecedingEventFailed);
         let stale = [new(1), Ok(PublishResult::ConfigChanged), behind(), behind()];
-        let (results, offered, _test) = publish(stale, (0..4).map(draft).collect()).await;
+        let (results, submitted, _test) = publish(stale, (0..4).map(draft).collect()).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
-        assert_eq!(offered, [0, 1, 2, 3, 1, 2, 3].map(numbered));
+        assert_eq!(submitted, [0, 1, 2, 3, 1, 2, 3].map(numbered));
     }
 
     #[tokio::test]
@@ -260,13 +263,13 @@ mod tests {
         let results = [
             Ok(PublishResult::New { sequence_number: 1 }),
             Err(unavailable.clone()),
-            Err(StoreError::OutOfOrder),
+            Err(StoreError::PrecedingEventFailed),
         ];
-        let (results, offered, test) = publish(results, (0..3).map(draft).collect()).await;
+        let (results, submitted, test) = publish(results, (0..3).map(draft).collect()).await;
         assert!(results[0].is_ok());
         let refused = Err(PublishError::Store(unavailable));
         assert_eq!(results[1..], [refused.clone(), refused]);
-        assert_eq!(offered.len(), 3, "nothing is offered again");
+        assert_eq!(submitted.len(), 3, "nothing is submitted again");
         let load = test.path.dispatcher.queues.load();
         assert_eq!(load.deliveries, 1, "only what was committed occupies capacity");
     }
@@ -274,9 +277,9 @@ mod tests {
     #[tokio::test]
     async fn invalid_event_is_refused_alone() {
         let reserved = EventDraft { event_type: "redrive.circuit.opened".into(), ..draft(1) };
-        let (results, offered, _test) = publish([], vec![draft(0), reserved, draft(2)]).await;
+        let (results, submitted, _test) = publish([], vec![draft(0), reserved, draft(2)]).await;
         assert!(results[0].is_ok() && results[2].is_ok());
         assert_eq!(results[1], Err(PublishError::Reserved));
-        assert_eq!(offered, [0, 2].map(numbered));
+        assert_eq!(submitted, [0, 2].map(numbered));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_core::event::Event;
 use redrive_store::{
-    IdempotencyReservation, InitialState, NewDelivery, NewEvent, OrderedPosition, PublishResult, StoreError,
+    IdempotencyReservation, InitialState, NewDelivery, NewEvent, PublishResult, SequencePosition, StoreError,
 };
 use tokio::sync::oneshot;
 
@@ -15,14 +15,14 @@ use crate::{
 };
 
 impl Publisher {
-    /// Offers an event with one fan-out to the store, which takes events in the order of these calls. The commit hands
+    /// Submits an event with one fan-out to the store, which takes events in the order of these calls. The commit hands
     /// its leased deliveries to the dispatcher, whether or not the caller awaits the reply.
-    pub(super) fn offer(
+    pub(super) fn submit(
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
         matched: MatchedWebhooks,
-        position: Option<OrderedPosition>,
+        position: Option<SequencePosition>,
     ) -> oneshot::Receiver<Result<PublishResult, StoreError>> {
         let started = clock::monotonic_now();
         let started_nanos = self.tracer.nanos_if_sampled(event);
@@ -55,7 +55,7 @@ impl Publisher {
                     initial_state: delivery.initial_state,
                 })
                 .collect(),
-            order: position,
+            position,
         };
         let (reply_to, reply) = oneshot::channel();
         let (publisher, event) = (self.clone(), event.clone());
@@ -102,7 +102,7 @@ impl Publisher {
         }
         for delivery in &planned.deliveries {
             if let InitialState::Waiting(due) = delivery.initial_state {
-                self.wakeups.scheduler.wake_at(due);
+                self.wakeups.claims.wake_at(due);
                 if due <= event.timestamp && self.may_send_immediately(&delivery.webhook, &delivery.lane) {
                     self.dispatcher.mark_backlogged(delivery.webhook.id, &delivery.lane);
                 }

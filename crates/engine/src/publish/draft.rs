@@ -84,6 +84,9 @@ pub enum PublishError {
     /// The tenant does not exist.
     #[error("there is no such tenant")]
     NoTenant,
+    /// The configuration of the tenant changed again after each fan-out or check: the event was not published.
+    #[error("the configuration of the tenant changed repeatedly during the publish; retry")]
+    ConfigKeepsChanging,
     /// The store failed: the event was not published.
     #[error(transparent)]
     Store(#[from] StoreError),

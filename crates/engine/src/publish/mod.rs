@@ -4,10 +4,10 @@
 //! committed lease always reaches its lane.
 
 mod batch;
-mod check;
-pub(crate) mod checking;
+pub(crate) mod check_executor;
 mod commit;
 mod draft;
+mod event_checks;
 mod plan;
 mod spans;
 
@@ -19,9 +19,9 @@ use redrive_core::{
 };
 use redrive_store::{Publish, PublishResult, StoreError};
 
-use self::{check::CheckResult, checking::BatchState};
+use self::{check_executor::BatchState, event_checks::CheckResult};
 pub use self::{
-    checking::{MAX_BATCH_WORK, MAX_INLINE_WORK},
+    check_executor::{MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS},
     draft::{EventDraft, PublishError, PublishReceipt},
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     coordinate::Coordinator,
     dispatch::Dispatcher,
     metrics::Metrics,
-    publish::checking::Checker,
+    publish::check_executor::CheckExecutor,
     record::StoreMonitor,
     routing::Router,
     schedule::tickets::TicketBroker,
@@ -57,7 +57,7 @@ pub(crate) struct Publisher {
     pub(crate) monitor: Arc<StoreMonitor>,
     /// `None` without a broker.
     pub(crate) tickets: Option<Arc<TicketBroker>>,
-    pub(crate) checker: Arc<Checker>,
+    pub(crate) checker: Arc<CheckExecutor>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tracer: Arc<Tracer>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -104,7 +104,7 @@ impl Publisher {
             let deliveries = matched.webhooks.len();
             // Read after the checks, which may take a while: the epoch must be the current one.
             let epoch = self.membership.current_epoch();
-            let reply = self.offer(&epoch, event, matched, None).await;
+            let reply = self.submit(&epoch, event, matched, None).await;
             match reply.unwrap_or_else(|_| Err(stopped())) {
                 Ok(PublishResult::ConfigChanged) => drop(self.router.refresh(&event.tenant_id).await?),
                 Ok(PublishResult::Fenced) => {
@@ -116,7 +116,7 @@ impl Publisher {
                 result => return self.receipt(event, deliveries, result),
             }
         }
-        Err(config_keeps_changing())
+        Err(PublishError::ConfigKeepsChanging)
     }
 
     /// Returns the receipt for a final result of the store.
@@ -140,7 +140,7 @@ impl Publisher {
             PublishResult::Duplicate { event_id } => Ok(self.duplicate_receipt(event_id)),
             PublishResult::KeyReused { event_id } => Err(PublishError::KeyReused(event_id)),
             PublishResult::NoTenant => Err(PublishError::NoTenant),
-            PublishResult::ConfigChanged | PublishResult::Fenced => Err(config_keeps_changing()),
+            PublishResult::ConfigChanged | PublishResult::Fenced => Err(PublishError::ConfigKeepsChanging),
         }
     }
 
@@ -179,8 +179,4 @@ impl Publisher {
 
 fn stopped() -> StoreError {
     StoreError::Unavailable("the store has stopped".into())
-}
-
-fn config_keeps_changing() -> PublishError {
-    PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into()))
 }

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeliveryId, cluster::ticket::CLAIM_GRACE, delivery::lane::Lane, event::Event, webhook::WebhookState,
+    DeliveryId, cluster::ticket::TICKET_CLAIM_TIMEOUT, delivery::lane::Lane, event::Event,
+    webhook::WebhookState,
 };
 use redrive_store::InitialState;
 
@@ -65,8 +66,8 @@ impl PlannedDeliveries {
             attempt: 1,
             created_at: self.event.timestamp,
             due: self.event.timestamp,
-            rescues: 0,
-            sender_deaths: 0,
+            abnormal_releases: 0,
+            crash_count: 0,
             publish_started_at: Some(self.started),
         }
     }
@@ -97,7 +98,7 @@ impl Publisher {
                 InitialState::Waiting(event.timestamp + wait)
             } else if ticketed {
                 // If no node claims it by its ticket, it is claimed from the store after this time.
-                InitialState::Waiting(event.timestamp + CLAIM_GRACE)
+                InitialState::Waiting(event.timestamp + TICKET_CLAIM_TIMEOUT)
             } else if self.may_send_immediately(&webhook, &lane)
                 && self.dispatcher.queues.reserve(
                     self.dispatcher.assignments.webhook_limits(&webhook),
@@ -133,16 +134,17 @@ impl Publisher {
         {
             return false;
         }
-        let senders = self.membership.senders(&webhook.tenant.pool());
+        let sending_nodes = self.membership.sending_nodes(&webhook.tenant.pool());
         // With fewer slots than sending nodes the webhook needs an assigned node, unless Redis distributes the slots.
-        senders > 0 && (senders <= webhook.max_in_flight as usize || self.coordinator.redis().is_some())
+        sending_nodes > 0
+            && (sending_nodes <= webhook.max_in_flight as usize || self.coordinator.redis().is_some())
     }
 
     /// Returns whether webhook and lane allow to send a delivery from memory right after its commit. Ordered
     /// deliveries, and those of webhooks that need an assigned node, are only sent after a claim from the store.
     pub(super) fn may_send_immediately(&self, webhook: &ResolvedWebhook, lane: &Lane) -> bool {
         webhook.state == WebhookState::Active
-            && webhook.tenant.is_served()
+            && webhook.tenant.may_send_here()
             && !lane.is_ordered()
             && !self.dispatcher.assignments.needs_assigned_node(webhook)
     }

@@ -70,7 +70,7 @@ impl Publisher {
         // The commit is retried, and the retry gets the span.
         let is_repeated = matches!(
             result,
-            Ok(PublishResult::ConfigChanged | PublishResult::Fenced) | Err(StoreError::OutOfOrder)
+            Ok(PublishResult::ConfigChanged | PublishResult::Fenced) | Err(StoreError::PrecedingEventFailed)
         );
         if is_repeated {
             return;

@@ -2,13 +2,13 @@
 //! memory and retried until it does; until then they occupy their node slots and nothing new is sent instead.
 
 pub(crate) mod attempt;
-pub(crate) mod circuits;
 pub(crate) mod outcome_retry;
 mod probe;
 pub(crate) mod release;
 mod results;
 mod store_monitor;
 mod webhook_changes;
+pub(crate) mod webhook_runtime;
 
 use redrive_core::delivery::outcome::Outcome;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use redrive_core::{
     Time,
     delivery::{
-        decide::{AttemptContext, DecisionEffects, decide},
+        decide::{AttemptContext, DecisionEffects, decide_outcome},
         response::ResponseClass,
     },
     event::REASON_ERASED,
@@ -28,7 +28,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use self::attempt::failure_category;
-pub(crate) use self::{circuits::Circuits, probe::Probe, release::Releaser, store_monitor::StoreMonitor};
+pub(crate) use self::{
+    probe::Probe, release::Releaser, store_monitor::StoreMonitor, webhook_runtime::WebhookRuntimeUpdater,
+};
 use crate::{
     clock::{self, Clock},
     cluster::membership::Membership,
@@ -86,14 +88,14 @@ pub(crate) struct Recorder {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) monitor: Arc<StoreMonitor>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) rollups: Arc<RollupBuffer>,
     pub(crate) tracer: Arc<Tracer>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) faults: Faults,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
     pub(crate) unrecorded: UnrecordedOutcomes,
 }
@@ -147,7 +149,7 @@ impl Recorder {
             cancel,
             policy: &webhook.retry_policy,
         };
-        decide(&context, response_class, self.clock.now(), clock::random_unit())
+        decide_outcome(&context, response_class, self.clock.now(), clock::random_unit())
     }
 
     /// Records an attempt with the outcome that was decided.
@@ -249,7 +251,7 @@ impl Recorder {
             delivery_id = %delivery.id, event_id = %delivery.event.id, webhook_id = %delivery.webhook_id,
             tenant_id = %delivery.event.tenant_id, "{message}"
         );
-        self.metrics.fenced.inc();
+        self.metrics.leases_lost.inc();
         if !delivery.epoch.is_ended() {
             self.membership.check_epoch_now();
         }

@@ -63,8 +63,8 @@ impl OutcomeRetrier {
                 let Some(pending) = self.recorder.unrecorded.pop_first() else { break };
                 self.recorder.submit(pending);
             }
-            self.recorder.dispatcher.store_recovered();
-            self.recorder.wakeups.scheduler.wake();
+            self.recorder.dispatcher.resume_after_store_recovery();
+            self.recorder.wakeups.claims.wake();
             // Limits the rate of retries if the store accepts pings but no outcomes.
             tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
         }

@@ -2,21 +2,25 @@
 
 use std::sync::Arc;
 
-use super::Circuits;
+use super::WebhookRuntimeUpdater;
 use crate::routing::ResolvedWebhook;
 
 /// A probe of a half-open circuit that was granted. Dropped without a result, it is returned, so that the circuit can
 /// grant another.
 pub(crate) struct Probe {
-    circuits: Arc<Circuits>,
+    runtime_updater: Arc<WebhookRuntimeUpdater>,
     webhook: Arc<ResolvedWebhook>,
     id: u64,
     ended: bool,
 }
 
 impl Probe {
-    pub(crate) fn new(circuits: &Arc<Circuits>, webhook: &Arc<ResolvedWebhook>, id: u64) -> Self {
-        Self { circuits: circuits.clone(), webhook: webhook.clone(), id, ended: false }
+    pub(crate) fn new(
+        runtime_updater: &Arc<WebhookRuntimeUpdater>,
+        webhook: &Arc<ResolvedWebhook>,
+        id: u64,
+    ) -> Self {
+        Self { runtime_updater: runtime_updater.clone(), webhook: webhook.clone(), id, ended: false }
     }
 
     /// Returns the probe's id in its circuit.
@@ -25,14 +29,14 @@ impl Probe {
     }
 
     /// Ends the guard: the result of the probe was reported.
-    pub(crate) fn reported(mut self) {
+    pub(crate) fn mark_reported(mut self) {
         self.ended = true;
     }
 
     /// Returns a probe that was not sent.
     pub(crate) async fn return_unused(mut self) {
         self.ended = true;
-        self.circuits.return_probe(&self.webhook, self.id).await;
+        self.runtime_updater.return_probe(&self.webhook, self.id).await;
     }
 }
 
@@ -41,7 +45,7 @@ impl Drop for Probe {
         if self.ended {
             return;
         }
-        let (circuits, webhook, id) = (self.circuits.clone(), self.webhook.clone(), self.id);
-        self.circuits.runtime.spawn(async move { circuits.return_probe(&webhook, id).await });
+        let (runtime_updater, webhook, id) = (self.runtime_updater.clone(), self.webhook.clone(), self.id);
+        self.runtime_updater.tokio.spawn(async move { runtime_updater.return_probe(&webhook, id).await });
     }
 }

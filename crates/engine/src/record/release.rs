@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use redrive_core::{TenantId, delivery::decide::delay_after_panic};
+use redrive_core::{TenantId, delivery::decide::delay_after_crash};
 use redrive_store::{Leases, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +53,7 @@ impl Releaser {
 
     /// Releases leases of one tenant and frees what they occupy. Returns the tenant.
     async fn release_batch(&self, tenant_id: TenantId, batch: Vec<Arc<ReleaseItem>>) -> TenantId {
-        self.dispatcher.begin_release(&batch);
+        self.dispatcher.free_local_webhook_slots(&batch);
         if !self.release_together(&batch).await {
             tokio::time::sleep(RECORD_RETRY_INTERVAL).await;
             return tenant_id;
@@ -68,9 +68,9 @@ impl Releaser {
         let Some((epoch, panicked)) = leased.first().map(|item| item.batch_key()) else { return true };
         let now = self.clock.now();
         let released = if panicked {
-            let delayed = |delivery: &LeasedDelivery| now + delay_after_panic(delivery.sender_deaths);
+            let delayed = |delivery: &LeasedDelivery| now + delay_after_crash(delivery.crash_count);
             let due = leased.iter().map(|item| (item.delivery.id, delayed(&item.delivery))).collect();
-            self.store.release_panicked(epoch, now, due).await
+            self.store.release_crashed(epoch, now, due).await
         } else {
             let due = leased.iter().map(|item| (item.delivery.id, item.delivery.due)).collect();
             self.store.release(epoch, now, due).await
@@ -119,12 +119,7 @@ mod tests {
             Box::pin(async move { self.accept(&due) })
         }
 
-        fn release_panicked(
-            &self,
-            _: Epoch,
-            _: Time,
-            due: Vec<(DeliveryId, Time)>,
-        ) -> StoreFuture<'_, usize> {
+        fn release_crashed(&self, _: Epoch, _: Time, due: Vec<(DeliveryId, Time)>) -> StoreFuture<'_, usize> {
             Box::pin(async move {
                 self.panicked.lock().extend(&due);
                 self.accept(&due)
@@ -183,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn delivery_whose_task_failed_is_released_with_a_delay() {
         let (test, store) = (TestPath::new().await, Arc::new(FakeLeases::default()));
-        test.started_delivery().await.release_with_death();
+        test.started_delivery().await.release_as_crashed();
         let running = tokio::spawn(releaser(&test, &store).run());
         wait_until("the lease is released", || test.path.dispatcher.queues.load().unsettled == 0).await;
         test.base.stop.cancel();

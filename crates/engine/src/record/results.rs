@@ -27,8 +27,8 @@ impl Recorder {
             }
             Ok(RecordResult::CancelRequested(reason)) => self.decide_again(pending, &reason),
             Ok(RecordResult::WebhookNotInactive) => self.decide_without_webhook_cancel(pending),
-            Ok(RecordResult::Fenced) => {
-                self.persist_effects(&pending.outcome);
+            Ok(RecordResult::NotLeased) => {
+                self.persist_circuit(&pending.outcome);
                 self.refresh_after_disable(&pending.outcome, false);
                 self.drop_lost_lease(pending.delivery, true);
             }
@@ -41,13 +41,16 @@ impl Recorder {
         }
     }
 
-    /// Persists the circuit change of an outcome that was not recorded, and stops waiting for its failing change: its observation of the endpoint is still
-    /// valid.
-    fn persist_effects(self: &Arc<Self>, outcome: &OutcomeRecord) {
+    /// The outcome was not recorded, but what it showed about the endpoint is valid: stores the circuit transition, and
+    /// drops the pending `failing_since` change.
+    fn persist_circuit(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
-            let occurrence =
-                outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some()).cloned();
-            self.circuits.persist_in_background(
+            let occurrence = outcome
+                .occurrences
+                .iter()
+                .find(|occurrence| occurrence.kind.is_circuit_transition())
+                .cloned();
+            self.runtime_updater.persist_in_background(
                 outcome.tenant_id.clone(),
                 outcome.webhook_id,
                 SavedCircuit::clone(circuit),
@@ -55,16 +58,16 @@ impl Recorder {
             );
         }
         if outcome.effects.failing.is_some() {
-            self.coordinator.local.failing_stored(outcome.webhook_id);
+            self.coordinator.local.mark_failing_stored(outcome.webhook_id);
         }
     }
 
     fn mark_effects_stored(&self, outcome: &OutcomeRecord) {
         if outcome.effects.circuit.is_some() {
-            self.coordinator.local.circuit_stored(outcome.webhook_id);
+            self.coordinator.local.mark_circuit_stored(outcome.webhook_id);
         }
         if outcome.effects.failing.is_some() {
-            self.coordinator.local.failing_stored(outcome.webhook_id);
+            self.coordinator.local.mark_failing_stored(outcome.webhook_id);
         }
     }
 
@@ -76,7 +79,7 @@ impl Recorder {
             self.wakeups.notifier.notify_one();
         }
         if let Some(at) = outcome.outcome.next_attempt_at() {
-            self.wakeups.scheduler.wake_at(at);
+            self.wakeups.claims.wake_at(at);
         }
         let status = outcome.outcome.status();
         self.rollups.record_ended(&outcome.tenant_id, status, 1, outcome.at);
@@ -85,11 +88,11 @@ impl Recorder {
         self.metrics.record_end(event, webhook_id, &outcome.outcome, attempt);
         self.refresh_after_disable(outcome, disabled);
         self.log_outcome(&pending);
-        if !outcome.outcome.still_waits() {
+        if !outcome.outcome.is_retry() {
             let attempts = pending.delivery.attempt - u32::from(outcome.attempt.is_none());
             self.tracer.trace_end(&pending.delivery, status, attempts);
         }
-        pending.delivery.settle(outcome.outcome.still_waits());
+        pending.delivery.settle(outcome.outcome.is_retry());
     }
 
     /// Logs a dead delivery at info level, and a failed attempt at debug level.
@@ -135,7 +138,7 @@ impl Recorder {
     fn decide_without_webhook_cancel(self: &Arc<Self>, pending: SubmittedOutcome) {
         let SubmittedOutcome { outcome, delivery, response_class } = pending;
         let recorder = self.clone();
-        self.runtime.spawn(async move {
+        self.tokio.spawn(async move {
             recorder.reload_webhook(&outcome.tenant_id, outcome.webhook_id).await;
             let mut outcome = OutcomeRecord::clone(&outcome);
             let (Some((class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) else {
@@ -169,15 +172,15 @@ impl Recorder {
                 self.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
             }
             // The delivery is sent again later. If its outcomes cannot be stored either, the delays grow, and it ends as
-            // one whose sender died.
+            // a poison delivery.
             _ => {
                 tracing::error!(
                     delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "recording an outcome failed"
                 );
                 self.metrics.internal_error_counter(InternalError::Outcome).inc();
-                self.persist_effects(&outcome);
+                self.persist_circuit(&outcome);
                 self.refresh_after_disable(&outcome, false);
-                delivery.release_with_death();
+                delivery.release_as_crashed();
             }
         }
     }
@@ -221,14 +224,14 @@ mod tests {
             router: real.router.clone(),
             coordinator: real.coordinator.clone(),
             dispatcher: real.dispatcher.clone(),
-            circuits: real.circuits.clone(),
+            runtime_updater: real.runtime_updater.clone(),
             monitor: real.monitor.clone(),
             metrics: real.metrics.clone(),
             rollups: real.rollups.clone(),
             tracer: real.tracer.clone(),
             wakeups: real.wakeups.clone(),
             faults: real.faults.clone(),
-            runtime: real.runtime.clone(),
+            tokio: real.tokio.clone(),
             stop: real.stop.clone(),
             unrecorded: UnrecordedOutcomes::default(),
         })
@@ -269,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn outcome_of_a_lost_lease_is_dropped() {
-        let (test, recorder, _) = record_with([Ok(RecordResult::Fenced)]).await;
+        let (test, recorder, _) = record_with([Ok(RecordResult::NotLeased)]).await;
         assert!(recorder.unrecorded.is_empty());
         assert_eq!(test.path.dispatcher.queues.load().unsettled, 0);
         assert_eq!(test.to_release(), 0, "another node has the lease");

@@ -17,7 +17,7 @@ impl StoreMonitor {
         if self.metrics.store.record_failure() {
             tracing::error!("store is not accepting writes; sending suspended");
         }
-        self.dispatcher.queues.store_failed();
+        self.dispatcher.queues.suspend_for_store();
         self.wakeups.outcome_retry.notify_one();
     }
 

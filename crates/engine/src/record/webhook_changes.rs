@@ -49,13 +49,13 @@ impl Recorder {
         } else {
             self.dispatcher.release_to_assigned_node(&webhook);
             // If its circuit is open, the next admission check parks it again.
-            self.dispatcher.unpark(&webhook, self.coordinator.local.refresh_probe_limit(&webhook));
+            self.dispatcher.unpark(&webhook, self.coordinator.local.refresh_half_open_limit(&webhook));
         }
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         self.wakeups.gate_timer.notify_one();
     }
 
-    /// Cancels the pending deliveries of a webhook that receives no more events: first those queued here, then, in
+    /// Cancels the pending deliveries of a webhook that is disabled or deleted: first those queued here, then, in
     /// small steps, those in the store.
     fn cancel_pending(self: &Arc<Self>, webhook_id: WebhookId, state: &WebhookState) {
         let Some(reason) = state.cancel_reason() else { return };
@@ -74,7 +74,7 @@ impl Recorder {
             tracing::warn!(webhook_id = %webhook_id, %tenant_id, reason = disable.reason, "webhook disabled");
         }
         let recorder = self.clone();
-        self.runtime.spawn(async move { recorder.reload_webhook(&tenant_id, webhook_id).await });
+        self.tokio.spawn(async move { recorder.reload_webhook(&tenant_id, webhook_id).await });
     }
 
     /// Replaces the cache entry of a webhook by its stored state, retrying until the read succeeds, and applies the

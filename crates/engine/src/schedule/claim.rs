@@ -82,7 +82,7 @@ impl Claimer {
                 }
                 Err(error) => return Err(error),
             };
-            if webhook.as_ref().is_some_and(|webhook| !webhook.tenant.is_served()) {
+            if webhook.as_ref().is_some_and(|webhook| !webhook.tenant.may_send_here()) {
                 declined += 1;
                 continue;
             }
@@ -95,7 +95,7 @@ impl Claimer {
                 self.dispatcher.queues.defer_lane(&capacity.key);
                 declined += 1;
             } else {
-                // A lane without capacity is claimed as well: it is then held by this node, which requests a refill
+                // A lane without capacity is claimed as well: it then stays claimed by this node, which requests a refill
                 // when it has capacity.
                 capacities.push(capacity);
             }
@@ -113,11 +113,11 @@ impl Claimer {
         let _transfer = self.dispatcher.lease_transfers.begin();
         let claims = self.store.claim(epoch.epoch, now, reserved.capacities.clone(), bytes).await?;
         // A lane that is due but yields nothing is being written by a concurrent publish or claimed by another
-        // node, which wakes the scheduler when done.
-        let any_claimed = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
+        // node, which wakes the claim loop when done.
+        let any_claimed = claims.iter().any(|claim| claim.has_more_due || !claim.deliveries.is_empty());
         let mut claims = claims.into_iter();
         reserved.set_claimed(|_| {
-            claims.next().map_or_else(Default::default, |claim| (claim.deliveries, claim.more))
+            claims.next().map_or_else(Default::default, |claim| (claim.deliveries, claim.has_more_due))
         });
         self.faults.inject(FaultPoint::Claimed);
         while let Some(lane) = reserved.next_lane() {
@@ -149,10 +149,10 @@ impl Claimer {
 
     /// Drops lanes of tenants that this node does not send for.
     fn drop_unserved(&self, capacities: Vec<LaneCapacity>) -> Vec<LaneCapacity> {
-        let is_served = |capacity: &LaneCapacity| {
-            self.router.webhook(capacity.key.webhook_id).is_none_or(|webhook| webhook.tenant.is_served())
+        let may_send_here = |capacity: &LaneCapacity| {
+            self.router.webhook(capacity.key.webhook_id).is_none_or(|webhook| webhook.tenant.may_send_here())
         };
-        let (served, others): (Vec<_>, Vec<_>) = capacities.into_iter().partition(is_served);
+        let (served, others): (Vec<_>, Vec<_>) = capacities.into_iter().partition(may_send_here);
         for capacity in &others {
             self.dispatcher.enqueue_claimed(capacity, Vec::new(), false);
         }
@@ -160,7 +160,7 @@ impl Claimer {
             // Nodes that serve these tenants cannot see lanes that are claimed here.
             let (store, epoch) = (self.store.clone(), self.membership.current_epoch());
             let webhooks = others.into_iter().map(|capacity| capacity.key.webhook_id).collect();
-            self.runtime.spawn(async move {
+            self.tokio.spawn(async move {
                 if let Err(error) = store.release_assignments(epoch.epoch, webhooks).await {
                     tracing::warn!(%error, "releasing lanes that other nodes serve failed; will retry");
                 }
@@ -174,14 +174,14 @@ impl Claimer {
         let unknown = TenantId::default();
         let limits = match webhook {
             Some(webhook) => {
-                self.circuits.unpark_for_due_probe(webhook);
+                self.runtime_updater.unpark_before_transition(webhook);
                 self.dispatcher.assignments.webhook_limits(webhook)
             }
             None => WebhookLimits {
                 webhook_id: key.webhook_id,
                 tenant_id: &unknown,
                 max_in_flight: self.settings.webhook_max_in_flight as usize,
-                tenant_max_in_flight: usize::MAX,
+                tenant_max_unsettled: usize::MAX,
                 host: HostKey::default(),
             },
         };
@@ -193,7 +193,7 @@ impl Claimer {
         if capacity.exclusive && !deliveries.is_empty() {
             self.dispatcher.assignments.assign(capacity.key.webhook_id);
             if let Some(webhook) = self.router.webhook(capacity.key.webhook_id) {
-                self.circuits.advance(&webhook);
+                self.runtime_updater.perform_due_transition(&webhook);
             }
         }
         let delay = self.first_delay(capacity.key.webhook_id);
@@ -221,8 +221,8 @@ pub(super) fn to_leased_delivery(
         created_at: claimed.created_at,
         // The grace period for a ticket does not count as scheduled: the delivery is shown as late.
         due: displayed_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
-        rescues: claimed.rescues,
-        sender_deaths: claimed.sender_deaths,
+        abnormal_releases: claimed.abnormal_releases,
+        crash_count: claimed.crash_count,
         publish_started_at: None,
     }
 }
@@ -289,9 +289,9 @@ mod tests {
             membership: real.membership.clone(),
             router: real.router.clone(),
             dispatcher: real.dispatcher.clone(),
-            circuits: real.circuits.clone(),
+            runtime_updater: real.runtime_updater.clone(),
             faults: real.faults.clone(),
-            runtime: real.runtime.clone(),
+            tokio: real.tokio.clone(),
             declined_lanes: AtomicUsize::new(0),
         }
     }
@@ -317,16 +317,16 @@ mod tests {
             attempt_count: 2,
             created_at: START,
             due: START,
-            rescues: 1,
-            sender_deaths: 0,
+            abnormal_releases: 1,
+            crash_count: 0,
             seq: 1,
         };
         let lane = Lane::Unordered { priority: Priority::Normal, retry: false };
         let key = LaneKey { webhook_id: test.webhook_id, lane };
-        let claim = LaneClaim { key, deliveries: vec![claimed], more: false };
+        let claim = LaneClaim { key, deliveries: vec![claimed], has_more_due: false };
         let claimer = claimer(&test, vec![Ok(vec![claim])]);
         assert!(matches!(claimer.claim_due().await, Ok(ClaimResult::ClaimAgain)));
         let started = test.started.deliveries.lock();
-        assert_eq!((started.len(), started[0].attempt, started[0].rescues), (1, 3, 1));
+        assert_eq!((started.len(), started[0].attempt, started[0].abnormal_releases), (1, 3, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! How waiting deliveries come in: the only place that claims. The scheduler claims from the store at the next due time,
+//! How waiting deliveries come in: the only place that claims. The claim loop claims from the store at the next due time,
 //! when a lane has capacity again, or when woken; `tickets` claims what other nodes name.
 
 mod claim;
@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::claim::ClaimResult;
 use crate::{
-    Settings, clock::Clock, cluster::membership::Membership, dispatch::Dispatcher, record::Circuits,
-    routing::Router, supervision::Faults, wakeups::Wakeups,
+    Settings, clock::Clock, cluster::membership::Membership, dispatch::Dispatcher,
+    record::WebhookRuntimeUpdater, routing::Router, supervision::Faults, wakeups::Wakeups,
 };
 
 /// Maximum time between two claims, in case a wake-up was missed.
@@ -36,21 +36,21 @@ pub(crate) struct Claimer {
     pub(crate) membership: Arc<Membership>,
     pub(crate) router: Arc<Router>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) faults: Faults,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     /// Number of due lanes that the last claim left to other nodes.
     pub(crate) declined_lanes: AtomicUsize,
 }
 
-/// Claims due deliveries.
-pub(crate) struct Scheduler {
+/// Runs [`Claimer::claim_due`] whenever deliveries may be due.
+pub(crate) struct ClaimLoop {
     pub(crate) claimer: Arc<Claimer>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) stop: CancellationToken,
 }
 
-impl Scheduler {
+impl ClaimLoop {
     /// Claims due deliveries until the engine stops.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
@@ -74,7 +74,7 @@ impl Scheduler {
     }
 
     async fn wait_for_work(&self, until: Option<Time>) {
-        let wakeup = &self.wakeups.scheduler;
+        let wakeup = &self.wakeups.claims;
         let deadline = wakeup.lower_deadline(until);
         let is_shared = self.claimer.membership.is_shared();
         let longest = if is_shared { MAX_POLL_INTERVAL_SHARED } else { MAX_POLL_INTERVAL };

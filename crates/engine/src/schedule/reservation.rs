@@ -65,7 +65,7 @@ impl Drop for ClaimReservation<'_> {
             }
             self.capacities.push(lane.capacity);
         }
-        self.claimer.dispatcher.queues.claim_failed(&self.capacities);
+        self.claimer.dispatcher.queues.free_failed_claim(&self.capacities);
         self.claimer.dispatcher.queues.free_bytes(self.bytes);
     }
 }

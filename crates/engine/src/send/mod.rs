@@ -107,8 +107,8 @@ impl Sender {
 
     /// Creates the result of an attempt for a poison delivery: it counts as failed without a request.
     pub(crate) fn failed_as_poison(&self, delivery: &LeasedDelivery) -> AttemptResult {
-        let message = "the sender of this delivery died three times: its process ended, or its task panicked";
-        self.failed_without_request(delivery, SendFailure::SenderDied, message)
+        let message = "Redrive failed internally three times while sending this delivery; no request was sent in this attempt";
+        self.failed_without_request(delivery, SendFailure::Crashed, message)
     }
 
     /// Creates the result of an attempt that failed before a request was sent.

@@ -16,7 +16,8 @@ pub(crate) enum PreSendCheck {
     Send,
     /// End the delivery without a request.
     End(EndWithoutAttempt),
-    /// Too many nodes died, or tasks panicked, while sending it: record a failed attempt.
+    /// Its node died, its task panicked or its outcome could not be stored too often while it was sent: record a failed
+    /// attempt.
     Poison,
     /// Another node has the lease: drop the delivery.
     LeaseLost,
@@ -38,11 +39,13 @@ impl Sender {
         if let Some(end) = end_before_send(delivery, webhook, self.clock.confirmed_now()) {
             return Ok(PreSendCheck::End(end));
         }
-        if delivery.sender_deaths >= decide::MAX_SENDER_DEATHS {
+        if delivery.crash_count >= decide::MAX_CRASHES {
             return Ok(PreSendCheck::Poison);
         }
-        // Only a delivery that was rescued from a dead node is worth an extra write before it is sent.
-        if delivery.rescues > 0 && !self.store.mark_sending(delivery.epoch.epoch, delivery.id).await? {
+        // Only a delivery whose node died or whose task panicked before gets the extra write that marks it as being sent.
+        if delivery.abnormal_releases > 0
+            && !self.store.mark_sending(delivery.epoch.epoch, delivery.id).await?
+        {
             return Ok(PreSendCheck::LeaseLost);
         }
         // The delivery may have been cancelled since it was started.

@@ -9,7 +9,7 @@ use redrive_core::{
     notification::{NotificationKind, OccurrenceDetails},
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{Expirations, StoreError};
+use redrive_store::{StoreError, WebhookTimers};
 use tokio_util::sync::CancellationToken;
 
 use super::verification::{Verifier, VerifyResult};
@@ -33,7 +33,7 @@ const BATCH_SIZE: usize = 500;
 
 /// Gives up on deliveries and webhooks that are too old.
 pub(crate) struct Expiry {
-    pub(crate) store: Arc<dyn Expirations>,
+    pub(crate) store: Arc<dyn WebhookTimers>,
     pub(crate) clock: Clock,
     pub(crate) router: Arc<Router>,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -128,7 +128,7 @@ impl Expiry {
             self.rollups.record_ended(&webhook.tenant.id, DeliveryStatus::Dead, step.changed as u64, now);
             if step.finished {
                 tracing::info!(webhook_id = %webhook_id, "expired deliveries marked dead");
-                self.wakeups.scheduler.wake();
+                self.wakeups.claims.wake();
                 return Ok(());
             }
         }
@@ -141,7 +141,7 @@ impl Expiry {
         let mut retry_at: Option<Time> = None;
         loop {
             let now = self.clock.now();
-            let found = self.store.due_webhooks(now, BATCH_SIZE, without_slot.clone()).await?;
+            let found = self.store.webhooks_with_due_action(now, BATCH_SIZE, without_slot.clone()).await?;
             let is_full = found.due.len() == BATCH_SIZE;
             let (mut done, known) = (0, without_slot.len());
             for (tenant_id, webhook_id) in found.due {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     clock::Clock, cluster::membership::Membership, coordinate::Coordinator, dispatch::Dispatcher,
-    record::Circuits, routing::Router, wakeups::Wakeups,
+    record::WebhookRuntimeUpdater, routing::Router, wakeups::Wakeups,
 };
 
 /// Ends blocks when they are due.
@@ -17,7 +17,7 @@ pub(crate) struct GateTimer {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) stop: CancellationToken,
 }
@@ -27,7 +27,7 @@ impl GateTimer {
     /// node holds some of its deliveries.
     fn owns_circuit_timer(&self, webhook_id: WebhookId) -> bool {
         !self.membership.is_shared()
-            || self.dispatcher.assignments.has(webhook_id)
+            || self.dispatcher.assignments.is_assigned_here(webhook_id)
             || self.dispatcher.queues.has_deliveries(webhook_id)
     }
 
@@ -46,10 +46,10 @@ impl GateTimer {
             }
             for webhook in ticked.half_open {
                 // A probe may have been lost: admit another one.
-                self.dispatcher.unpark(&webhook, self.coordinator.local.refresh_probe_limit(&webhook));
+                self.dispatcher.unpark(&webhook, self.coordinator.local.refresh_half_open_limit(&webhook));
             }
             for (webhook, change) in ticked.changes {
-                self.circuits.apply_and_persist(&webhook, change);
+                self.runtime_updater.apply_and_persist(&webhook, change);
             }
             self.dispatcher.expire_blocks(now);
             let next = [self.dispatcher.queues.next_wake(), self.coordinator.local.next_tick()]

@@ -120,7 +120,7 @@ impl LeaseAuditor {
         }
         unknown.leases.retain(|id| !self.dispatcher.queues.tracks_lease(*id));
         unknown.lanes.retain(|key| !self.dispatcher.queues.tracks_lane(key));
-        unknown.assignments.retain(|webhook_id| !self.dispatcher.assignments.has(*webhook_id));
+        unknown.assignments.retain(|webhook_id| !self.dispatcher.assignments.is_assigned_here(*webhook_id));
         Ok(Some(unknown))
     }
 
@@ -162,6 +162,6 @@ impl LeaseAuditor {
                 Err(error) => tracing::warn!(%error, "releasing unknown leases failed; will retry"),
             }
         }
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
     }
 }

@@ -11,7 +11,7 @@ use redrive_core::{
     notification::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
 };
 use redrive_store::{
-    MailAddresses, Notifications, PartitionDrop, Prune, PruneCounts, PruneRequest, StoreError,
+    EmailAddresses, Notifications, PartitionDrop, Prune, PruneCounts, PruneRequest, StoreError,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +41,7 @@ const PARTITION_DROP_DELAY: Duration = Duration::from_millis(500);
 
 /// Prunes what is past its retention.
 pub(crate) struct Pruner {
-    pub(crate) mail_addresses: Arc<dyn MailAddresses>,
+    pub(crate) mail_addresses: Arc<dyn EmailAddresses>,
     pub(crate) notifications: Arc<dyn Notifications>,
     pub(crate) prune: Arc<dyn Prune>,
     pub(crate) clock: Clock,

@@ -27,7 +27,7 @@ use crate::{
     },
     dispatch::Dispatcher,
     metrics::Metrics,
-    record::Circuits,
+    record::WebhookRuntimeUpdater,
     routing::Router,
     settings::RedisSettings,
     supervision::{Service, ServiceKind},
@@ -61,7 +61,7 @@ pub(crate) struct RedisSync {
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) stop: CancellationToken,
@@ -230,14 +230,16 @@ impl RedisSync {
 
     /// Applies an update of a circuit.
     fn apply_circuit_update(self: &Arc<Self>, update: CircuitUpdate) {
-        let CircuitUpdate { webhook, runtime_change, change, probe_limit } = update;
+        let CircuitUpdate { webhook, runtime_change, change, half_open_max_in_memory } = update;
         if let Some(change) = change {
-            self.circuits.apply_and_persist(&webhook, change);
-        } else if let (RuntimeChange::Unchanged, Some(probe_limit)) = (runtime_change, probe_limit) {
+            self.runtime_updater.apply_and_persist(&webhook, change);
+        } else if let (RuntimeChange::Unchanged, Some(half_open_max_in_memory)) =
+            (runtime_change, half_open_max_in_memory)
+        {
             // A probe may have been lost: allow another one.
-            self.dispatcher.unpark(&webhook, Some(probe_limit));
+            self.dispatcher.unpark(&webhook, Some(half_open_max_in_memory));
         } else {
-            self.circuits.apply_runtime_change(&webhook, runtime_change);
+            self.runtime_updater.apply_runtime_change(&webhook, runtime_change);
         }
         self.wakeups.gate_timer.notify_one();
     }
@@ -247,12 +249,12 @@ impl RedisSync {
         loop {
             if let Ok(mut messages) = subscriber.listen().await {
                 // Messages may have been missed before the subscription.
-                self.wakeups.scheduler.wake();
+                self.wakeups.claims.wake();
                 self.wakeups.changes.notify();
                 // A connection without messages for this long may be dead.
                 while let Ok(Some(message)) = timeout(SUBSCRIBER_TIMEOUT, messages.next()).await {
                     match message {
-                        PeerMessage::Work => self.wakeups.scheduler.wake(),
+                        PeerMessage::Work => self.wakeups.claims.wake(),
                         PeerMessage::Change => self.wakeups.changes.notify(),
                         PeerMessage::Slots(webhook_id, nodes) => redis.on_slot_demand(webhook_id, nodes),
                         PeerMessage::Circuit(webhook_id) => {

@@ -83,7 +83,7 @@ pub(crate) struct Verifier {
     pub(crate) control: Arc<Control>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     /// Slots for challenges.
     pub(crate) slots: TenantSlots,
 }
@@ -131,7 +131,7 @@ impl Verifier {
             };
         if matches!(webhook.state, WebhookState::PendingVerification(_)) {
             let verifier = self.clone();
-            self.runtime.spawn(async move {
+            self.tokio.spawn(async move {
                 verifier.clone().verify(webhook).await;
                 drop(slot);
                 drop(host_slot);

@@ -128,7 +128,7 @@ async fn poison_delivery_becomes_failed_attempt() {
     let harness = Harness { engine, store, clock, _keep: Arc::new(folder) };
     let waiting = harness.until("the failed attempt", |all| all[0].attempt_count == 1).await;
     assert_eq!(receiver.count(), 0, "no request was sent");
-    assert!(waiting[0].last_error.as_deref().unwrap().contains("died three times"));
+    assert!(waiting[0].last_error.as_deref().unwrap().contains("failed internally three times"));
     assert_eq!(waiting[0].id, delivery_id);
     harness.clock.advance(Duration::from_secs(10));
     harness.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await;
@@ -164,7 +164,7 @@ async fn publish_leased(
         config_version: version,
         epoch,
         deliveries: vec![delivery],
-        order: None,
+        position: None,
     };
     let (notify, notified) = tokio::sync::oneshot::channel();
     store.publish(new, Box::new(move |result| notify.send(result).unwrap()));

@@ -264,7 +264,7 @@ async fn parse<T: DeserializeOwned + Send + 'static>(
     body: Bytes,
 ) -> Result<T, Problem> {
     let work = PARSE_WORK_PER_BYTE * body.len() as u64;
-    Ok(app.engine().run_counted(tenant_id, work, move || parse_object(&body)).await??)
+    Ok(app.engine().run_work(tenant_id, work, move || parse_object(&body)).await??)
 }
 
 /// Returns whether the headers announce a body.

@@ -10,7 +10,7 @@ use redrive_core::{
     },
     webhook::Webhook,
 };
-use redrive_store::{ConfirmationRequestResult, MailAddress, MailScope};
+use redrive_store::{ConfirmationRequestResult, EmailAddress, MailScope};
 use serde_json::json;
 
 use super::{
@@ -50,7 +50,7 @@ pub struct AddressState {
     /// Confirmation status.
     pub status: AddressStatus,
     /// Stored record, if there is one.
-    pub record: Option<MailAddress>,
+    pub record: Option<EmailAddress>,
 }
 
 impl App {

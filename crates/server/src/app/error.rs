@@ -16,7 +16,7 @@ pub(crate) fn store_error_code(error: &StoreError) -> ErrorCode {
         StoreError::Unavailable(_)
         | StoreError::WriterEnded(_)
         | StoreError::Fenced
-        | StoreError::OutOfOrder
+        | StoreError::PrecedingEventFailed
         | StoreError::InvalidItem(_) => ErrorCode::StoreUnavailable,
     }
 }
@@ -155,6 +155,7 @@ impl From<PublishError> for AppError {
             ),
             PublishError::BatchTooCostly => Self::BatchTooCostly(error.to_string()),
             PublishError::NoTenant => Self::NotFound("tenant"),
+            PublishError::ConfigKeepsChanging => StoreError::Busy(error.to_string()).into(),
             PublishError::Store(error) => error.into(),
         }
     }

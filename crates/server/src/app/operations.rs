@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redrive_core::{
     FieldError, OperationId, Time, WebhookId,
-    delivery::bulk_operation::{OperationAction, OperationKind, OperationState, OperationTarget, Selection},
+    delivery::bulk_operation::{
+        OperationAction, OperationFilter, OperationKind, OperationState, OperationTarget,
+    },
 };
 use redrive_engine::OperationActionError;
 use redrive_store::{ListingPage, Operation, OperationRequest, PageRequest};
@@ -231,6 +233,6 @@ pub fn backfill_selection(
     event_types: Vec<String>,
     from: Option<Time>,
     to: Option<Time>,
-) -> Selection {
-    Selection { webhook_ids: vec![webhook_id], event_types, from, to, ..Selection::default() }
+) -> OperationFilter {
+    OperationFilter { webhook_ids: vec![webhook_id], event_types, from, to, ..OperationFilter::default() }
 }

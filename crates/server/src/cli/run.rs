@@ -189,7 +189,7 @@ pub(super) fn check(config: &Config, profile: Profile) -> Result<Vec<String>, Cl
         Backend::Sqlite(path) => {
             let found = inspect(path)?;
             if let Some(vault) = &vault {
-                vault::check_keys(vault, &found.sealing_keys)?;
+                vault::check_keys(vault, &found.encryption_keys)?;
             }
             found.has_admin_key
         }

@@ -1,6 +1,6 @@
 //! Converts the filter of a listing into the selection of a bulk operation.
 
-use redrive_core::{DeliveryStatus, delivery::bulk_operation::Selection};
+use redrive_core::{DeliveryStatus, delivery::bulk_operation::OperationFilter};
 use redrive_store::{DeliveryFilter, StatusFilter};
 
 /// Selection that the bulk buttons of a listing would act on.
@@ -35,7 +35,7 @@ impl Bulk {
 }
 
 /// Returns the selection of a listing, and the parts of its filter that bulk operations do not support.
-fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
+fn selection(filter: &DeliveryFilter) -> (OperationFilter, Vec<&'static str>) {
     let mut unsupported = Vec::new();
     let statuses = match filter.status {
         None => Vec::new(),
@@ -59,7 +59,7 @@ fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
             unsupported.push(name);
         }
     }
-    let selection = Selection {
+    let selection = OperationFilter {
         webhook_ids: filter.webhooks.clone(),
         event_types: filter.event_types.clone(),
         failure_categories: filter.failure_categories.clone(),

@@ -113,20 +113,21 @@ pub(super) fn wait_cause(name: &str) -> &'static str {
     match named.unwrap_or(WaitingOn::Capacity) {
         WaitingOn::Schedule => "next attempt scheduled",
         WaitingOn::CircuitOpen => "open circuit",
-        WaitingOn::RateLimit => "rate limit or 429",
+        WaitingOn::RateLimit => "rate limit, or pause after a 429",
         WaitingOn::InFlightLimit => "concurrency limit reached",
         WaitingOn::Order => "previous delivery of the ordering key",
-        WaitingOn::Paused => "webhook paused or not verified",
-        WaitingOn::Capacity => "no free slot",
+        WaitingOn::Paused => "webhook paused, or its URL not verified",
+        WaitingOn::Capacity => "ready, waiting to be sent",
         WaitingOn::Pool => "no worker serves the pool",
     }
 }
 
 /// Describes pending deliveries by the cause that delays them, given its API name.
 pub(super) fn wait_text(name: &str) -> String {
-    match name == WaitingOn::Schedule.name() {
-        true => "scheduled for later".to_owned(),
-        false => format!("blocked by: {}", wait_cause(name)),
+    match WaitingOn::ALL.into_iter().find(|on| on.name() == name) {
+        Some(WaitingOn::Schedule) => "scheduled for later".to_owned(),
+        Some(WaitingOn::Capacity) | None => wait_cause(name).to_owned(),
+        Some(_) => format!("waiting: {}", wait_cause(name)),
     }
 }
 
@@ -192,8 +193,8 @@ mod tests {
 
     #[test]
     fn pending_deliveries_are_described_by_cause() {
-        assert_eq!(wait_text("circuit_open"), "blocked by: open circuit");
-        assert_eq!(wait_text("in_flight_limit"), "blocked by: concurrency limit reached");
+        assert_eq!(wait_text("circuit_open"), "waiting: open circuit");
+        assert_eq!(wait_text("in_flight_limit"), "waiting: concurrency limit reached");
         assert_eq!(wait_text("schedule"), "scheduled for later");
     }
 

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     OperationId,
-    delivery::bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+    delivery::bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
 };
 use redrive_store::Operation;
 
@@ -166,7 +166,7 @@ pub(super) async fn detail(State(app): State<AppState>, viewer: TenantViewer) ->
 }
 
 /// Returns the fields of an operation's selection as text.
-fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, String)> {
+fn describe_request(selection: &OperationFilter, names: &Names) -> Vec<(&'static str, String)> {
     let mut fields = Vec::new();
     let mut add = |name, values: Vec<String>| {
         if !values.is_empty() {
@@ -182,7 +182,10 @@ fn describe_request(selection: &Selection, names: &Names) -> Vec<(&'static str, 
     add("Event types", selection.event_types.clone());
     add("Failures", selection.failure_categories.iter().map(format::category).collect());
     add("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
-    add("Dead reason", selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect());
+    add(
+        "Failure reason",
+        selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect(),
+    );
     let likely = |likely: bool| if likely { "can be resent unchanged" } else { "needs a fix first" };
     add("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
     add("Events from", selection.from.map(format::format_time).into_iter().collect());

@@ -27,7 +27,7 @@ use redrive_core::{
 };
 use redrive_engine::{MailError, MailFuture, Mailed, Mailer, clock::Clock};
 use redrive_store::{
-    MailAddress, MailReservation, MailScope, ReserveResult, Store, StoreError, StoredNotification,
+    EmailAddress, EmailReservation, MailScope, ReserveResult, Store, StoreError, StoredNotification,
 };
 use sha2::{Digest, Sha256};
 
@@ -151,8 +151,8 @@ impl MailSender {
     }
 
     /// Counts an email against the limits. Returns a description of the limit if one is reached.
-    async fn reserve(&self, reservation: &MailReservation) -> Result<Option<String>, StoreError> {
-        match self.store.reserve_mail(reservation.clone()).await? {
+    async fn reserve(&self, reservation: &EmailReservation) -> Result<Option<String>, StoreError> {
+        match self.store.reserve_email(reservation.clone()).await? {
             ReserveResult::Reserved => Ok(None),
             ReserveResult::LimitReached(scope, until) => {
                 let (subject, setting) = match scope {
@@ -164,8 +164,8 @@ impl MailSender {
         }
     }
 
-    fn reservation(&self, notification: &Notification, address: &str) -> MailReservation {
-        MailReservation {
+    fn reservation(&self, notification: &Notification, address: &str) -> EmailReservation {
+        EmailReservation {
             tenant_id: notification.tenant_id.clone(),
             address: address.to_owned(),
             purpose: MailPurpose::Notification,
@@ -199,7 +199,7 @@ impl MailSender {
             let sent = self.send_one(notification, about, address, language).await;
             if matches!(sent, Err(SmtpError::Refused(_) | SmtpError::Deferred(_) | SmtpError::Unavailable(_)))
             {
-                self.store.release_mail(reservation).await?;
+                self.store.release_email(reservation).await?;
             }
             match sent {
                 Ok(()) => self.record_served(notification.id, address),
@@ -230,7 +230,7 @@ impl MailSender {
     }
 
     /// Sends a confirmation request to an address. Returns false if none is needed or possible.
-    async fn send_confirmation_request(&self, address: &MailAddress) -> Result<bool, MailError> {
+    async fn send_confirmation_request(&self, address: &EmailAddress) -> Result<bool, MailError> {
         let transient = |error: StoreError| MailError::Transient(error.to_string());
         let tenant = self.store.tenant(address.tenant_id.clone()).await.map_err(transient)?;
         let (Some(tenant), Some(base)) = (tenant, &self.base) else { return Ok(false) };
@@ -344,7 +344,7 @@ impl Mailer for MailSender {
         })
     }
 
-    fn send_confirmation(&self, address: MailAddress) -> MailFuture<'_> {
+    fn send_confirmation(&self, address: EmailAddress) -> MailFuture<'_> {
         Box::pin(async move {
             Ok(if self.send_confirmation_request(&address).await? {
                 Mailed::Sent

@@ -20,7 +20,7 @@ use lapin::{
 };
 use redrive_core::maintenance::backoff::OutageBackoff;
 use redrive_engine::{
-    EventDraft, MAX_INLINE_WORK, PublishReceipt,
+    EventDraft, MAX_INLINE_COST_UNITS, PublishReceipt,
     amqp::{Broker, BrokerError, describe_error},
     clock,
 };
@@ -181,7 +181,7 @@ impl AmqpSource {
     async fn parse(&self, message: &Message) -> Result<EventDraft, AppError> {
         let engine = self.app.engine();
         let work = parse_work(&message.body);
-        if work <= MAX_INLINE_WORK {
+        if work <= MAX_INLINE_COST_UNITS {
             engine.record_inline_work(work);
             return self.parser.parse(&message.properties, &message.body);
         }

@@ -83,7 +83,7 @@ impl MessageParser {
     }
 }
 
-/// Returns the work of parsing a message, in the units of `redrive_engine::MAX_INLINE_WORK`. The frame size of the
+/// Returns the work of parsing a message, in the units of `redrive_engine::MAX_INLINE_COST_UNITS`. The frame size of the
 /// broker bounds the headers, so only the body counts.
 pub(super) fn parse_work(body: &[u8]) -> u64 {
     PARSE_WORK_PER_BYTE * body.len() as u64

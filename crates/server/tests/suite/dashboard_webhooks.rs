@@ -281,7 +281,7 @@ async fn webhook_page_explains_state_and_offers_the_next_action() {
     api.publish("order.created", json!({})).await;
     let html = browser.page(&page).await;
     assert!(html.contains("<b>Paused.</b>") && html.contains(&format!("POST /v1/webhooks/{id}/resume")));
-    assert!(html.contains("<b>1</b> blocked by: webhook paused or not verified"), "{html}");
+    assert!(html.contains("<b>1</b> waiting: webhook paused"), "{html}");
     assert!(!html.contains("data-dialog=\"test\""), "a paused webhook offers no test");
     api.post(&format!("/v1/webhooks/{id}/disable"), json!({})).await.expect(200);
     let html = browser.page(&page).await;

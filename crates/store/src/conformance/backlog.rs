@@ -86,10 +86,10 @@ pub async fn lanes_are_recomputed_on_expiry(harness: &Arc<Harness>) {
     assert_eq!(harness.next_wake(at(0)).await, Some(at(80)));
     // The holder of a lane keeps it, and finds no more deliveries once it is empty.
     harness.waiting(at(6), at(80)).await;
-    assert!(harness.claim_lane(harness.lane(), at(80), 1).await.more);
+    assert!(harness.claim_lane(harness.lane(), at(80), 1).await.has_more_due);
     harness.store().expire_deliveries(harness.webhook_id, at(1000), at(90), 10, None).await.unwrap();
     let claim = harness.claim_lane(harness.lane(), at(90), 10).await;
-    assert!(claim.deliveries.is_empty() && !claim.more);
+    assert!(claim.deliveries.is_empty() && !claim.has_more_due);
     assert_eq!(harness.store().oldest_waiting(None, 10).await.unwrap(), []);
 }
 

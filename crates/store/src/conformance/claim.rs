@@ -46,10 +46,10 @@ pub async fn deliveries_that_are_not_due_are_not_claimed(harness: &Arc<Harness>)
 pub async fn lane_capacity_limits_a_claim(harness: &Arc<Harness>) {
     let queued = queue(harness, 5).await;
     let claim = harness.claim_lane(harness.lane(), at(100), 2).await;
-    assert_eq!((ids(&claim.deliveries), claim.more), (queued[..2].to_vec(), true));
+    assert_eq!((ids(&claim.deliveries), claim.has_more_due), (queued[..2].to_vec(), true));
     let claim = harness.claim_lane(harness.lane(), at(100), 3).await;
     assert_eq!(
-        (ids(&claim.deliveries), claim.more),
+        (ids(&claim.deliveries), claim.has_more_due),
         (queued[2..].to_vec(), false),
         "no more is reported when the capacity is exactly used"
     );
@@ -58,9 +58,9 @@ pub async fn lane_capacity_limits_a_claim(harness: &Arc<Harness>) {
 pub async fn lane_capacity_may_be_zero_or_unlimited(harness: &Arc<Harness>) {
     let queued = queue(harness, 3).await;
     let claim = harness.claim_lane(harness.lane(), at(100), 0).await;
-    assert!(claim.deliveries.is_empty() && claim.more);
+    assert!(claim.deliveries.is_empty() && claim.has_more_due);
     let claim = harness.claim_lane(harness.lane(), at(100), usize::MAX).await;
-    assert_eq!((ids(&claim.deliveries), claim.more), (queued, false));
+    assert_eq!((ids(&claim.deliveries), claim.has_more_due), (queued, false));
 }
 
 pub async fn byte_limit_applies_across_lanes(harness: &Arc<Harness>) {
@@ -83,7 +83,7 @@ pub async fn byte_limit_applies_across_lanes(harness: &Arc<Harness>) {
         seen.extend(&new);
         assert_eq!(seen.len(), before + new.len());
         let left = 10 - seen.len();
-        assert_eq!(claims.iter().any(|claim| claim.more), left > 0);
+        assert_eq!(claims.iter().any(|claim| claim.has_more_due), left > 0);
     }
 }
 
@@ -95,13 +95,13 @@ pub async fn lane_with_more_is_held_until_it_is_empty(harness: &Arc<Harness>) {
     loop {
         let claim = harness.claim_lane(harness.lane(), at(100), 2).await;
         got.extend(ids(&claim.deliveries));
-        if !claim.more {
+        if !claim.has_more_due {
             break;
         }
         assert_eq!(
             harness.due_lanes(at(100)).await,
             std::slice::from_ref(&other),
-            "a held lane is not due for other nodes"
+            "a claimed lane is not due for other nodes"
         );
     }
     assert_eq!(got, queued);
@@ -111,12 +111,12 @@ pub async fn lane_with_more_is_held_until_it_is_empty(harness: &Arc<Harness>) {
 
 pub async fn new_deliveries_in_a_held_lane_go_to_its_holder(harness: &Arc<Harness>) {
     let mut expected = queue(harness, 3).await;
-    assert!(harness.claim_lane(harness.lane(), at(100), 1).await.more);
+    assert!(harness.claim_lane(harness.lane(), at(100), 1).await.has_more_due);
     expected.push(harness.waiting(at(50), at(50)).await);
     let later = harness.waiting(at(50), at(500)).await;
     assert_eq!(harness.due_lanes(at(100)).await, []);
     let claim = harness.claim_lane(harness.lane(), at(100), 100).await;
-    assert_eq!((ids(&claim.deliveries), claim.more), (expected[1..].to_vec(), false));
+    assert_eq!((ids(&claim.deliveries), claim.has_more_due), (expected[1..].to_vec(), false));
     let due = harness.due_lanes_for_default_pool(at(100)).await;
     assert_eq!((due.lanes, due.next_wake), (vec![], Some(at(500))));
     assert_eq!(ids(&harness.claim(at(500)).await), [later]);
@@ -134,7 +134,7 @@ pub async fn longest_overdue_lanes_come_first(harness: &Arc<Harness>) {
     assert_eq!(first.lanes, [2, 1].map(|n: usize| lanes[n].clone()));
 }
 
-pub async fn next_wake_is_the_earliest_of_unheld_lanes(harness: &Arc<Harness>) {
+pub async fn next_wake_is_the_earliest_of_unclaimed_lanes(harness: &Arc<Harness>) {
     let next_wake = |now| harness.next_wake(at(now));
     assert_eq!(next_wake(0).await, None);
     let [a, b] = [(); 2].map(|()| harness.lane_of(harness.webhook_id()));
@@ -167,7 +167,7 @@ pub async fn concurrent_claims_return_each_delivery_once(harness: &Arc<Harness>)
                 let capacities = lanes.iter().map(|id| LaneCapacity::new(harness.lane_of(*id), 7)).collect();
                 let claims = harness.store().claim(epoch, at(1), capacities, usize::MAX).await.unwrap();
                 got.extend(claims.iter().flat_map(|claim| ids(&claim.deliveries)));
-                if claims.iter().all(|claim| !claim.more) {
+                if claims.iter().all(|claim| !claim.has_more_due) {
                     return got;
                 }
             }
@@ -196,7 +196,7 @@ pub async fn claim_contains_all_data_for_sending(harness: &Arc<Harness>) {
     assert_eq!(*claimed.event, event);
     assert_eq!(claimed.format, new.deliveries[0].format);
     assert_eq!((claimed.created_at, claimed.due), (at(5), at(7)));
-    assert_eq!((claimed.attempt_count, claimed.rescues, claimed.sender_deaths), (0, 0, 0));
+    assert_eq!((claimed.attempt_count, claimed.abnormal_releases, claimed.crash_count), (0, 0, 0));
 
     harness.ends(claimed.id, Outcome::Retry { at: at(30) }, at(21)).await;
     let claimed = harness.claim_one(at(40)).await;
@@ -214,7 +214,7 @@ pub async fn released_deliveries_are_due_at_the_given_time(harness: &Arc<Harness
     assert_eq!(harness.due_lanes(at(69)).await, []);
     let claimed = harness.claim(at(70)).await;
     assert_eq!(ids(&claimed), [a, b]);
-    assert!(claimed.iter().all(|one| one.attempt_count == 0 && one.rescues == 0));
+    assert!(claimed.iter().all(|one| one.attempt_count == 0 && one.abnormal_releases == 0));
     assert_eq!(harness.next_wake(at(70)).await, Some(at(90)));
     assert_eq!(harness.claim_one(at(90)).await.id, later);
 }

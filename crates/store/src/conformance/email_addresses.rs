@@ -11,14 +11,14 @@ use redrive_core::{
 };
 
 use super::{Harness, at};
-use crate::{ConfirmationRequestResult, MailAddress, MailReservation, MailScope, ReserveResult, Tenant};
+use crate::{ConfirmationRequestResult, EmailAddress, EmailReservation, MailScope, ReserveResult, Tenant};
 
 const JANE: &str = "jane.o'neil+\u{1f600}@example.com";
 const OPS: &str = "ops@example.com";
 const HOUR: i64 = 3_600_000;
 
-fn confirmation(tenant_id: &TenantId, address: &str, now: i64) -> MailReservation {
-    MailReservation {
+fn confirmation(tenant_id: &TenantId, address: &str, now: i64) -> EmailReservation {
+    EmailReservation {
         tenant_id: tenant_id.clone(),
         address: address.into(),
         purpose: MailPurpose::Confirmation,
@@ -32,7 +32,7 @@ async fn request(harness: &Harness, address: &str, now: i64) -> ConfirmationRequ
     harness.store().request_confirmation(confirmation(&harness.tenant_id, address, now)).await.unwrap()
 }
 
-async fn known(harness: &Harness, tenant_id: &TenantId, address: &str) -> Option<MailAddress> {
+async fn known(harness: &Harness, tenant_id: &TenantId, address: &str) -> Option<EmailAddress> {
     harness.store().email_addresses(tenant_id.clone(), vec![address.into()]).await.unwrap().pop()
 }
 
@@ -62,7 +62,7 @@ pub async fn confirmation_is_requested_and_claimed_once(harness: &mut Arc<Harnes
     Harness::reopen(harness).await;
     assert_eq!(harness.store().next_confirmation().await.unwrap(), Some(at(5)));
     assert_eq!(harness.store().take_confirmations(at(4), 10).await.unwrap(), []);
-    let expected = MailAddress {
+    let expected = EmailAddress {
         tenant_id: harness.tenant_id.clone(),
         address: JANE.into(),
         requested_at: Some(at(5)),
@@ -163,9 +163,9 @@ pub async fn concurrent_requests_and_claims_never_exceed_the_limits(harness: &Ar
     assert_eq!(taken, 1, "one confirmation per hour across all nodes");
 }
 
-fn notification(tenant_id: &TenantId, address: &str, now: Time) -> MailReservation {
+fn notification(tenant_id: &TenantId, address: &str, now: Time) -> EmailReservation {
     let limit = |max| SendLimit { max_per_hour: Some(max), ..SendLimit::default() };
-    MailReservation {
+    EmailReservation {
         tenant_id: tenant_id.clone(),
         address: address.into(),
         purpose: MailPurpose::Notification,
@@ -178,7 +178,7 @@ fn notification(tenant_id: &TenantId, address: &str, now: Time) -> MailReservati
 pub async fn released_reservation_can_be_reserved_again(harness: &mut Arc<Harness>) {
     let reserve = async |harness: &Harness, address: &str, now| {
         let reservation = notification(&harness.tenant_id, address, at(now));
-        match harness.store().reserve_mail(reservation).await.unwrap() {
+        match harness.store().reserve_email(reservation).await.unwrap() {
             ReserveResult::Reserved => None,
             ReserveResult::LimitReached(scope, _) => Some(scope),
         }
@@ -189,7 +189,7 @@ pub async fn released_reservation_can_be_reserved_again(harness: &mut Arc<Harnes
     Harness::reopen(harness).await;
     assert_eq!(reserve(harness, JANE, 3).await, None, "a refused reservation does not count for the tenant");
     assert_eq!(reserve(harness, JANE, 4).await, Some(MailScope::Tenant));
-    harness.store().release_mail(notification(&harness.tenant_id, OPS, at(1))).await.unwrap();
+    harness.store().release_email(notification(&harness.tenant_id, OPS, at(1))).await.unwrap();
     assert_eq!(reserve(harness, OPS, 4).await, None);
     assert_eq!(reserve(harness, OPS, 5).await, Some(MailScope::Tenant));
     let purpose = confirmation(&harness.tenant_id, OPS, 5);

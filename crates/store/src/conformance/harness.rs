@@ -304,7 +304,7 @@ impl Harness {
             idempotency: None,
             config_version: self.version(),
             epoch: self.epoch,
-            order: None,
+            position: None,
         }
     }
 
@@ -322,7 +322,7 @@ impl Harness {
             status: match next {
                 Outcome::Delivered => AttemptStatus::Success,
                 Outcome::Retry { .. } | Outcome::Cancelled(_) => AttemptStatus::Failed,
-                Outcome::Dead(_) => AttemptStatus::Exhausted,
+                Outcome::Dead(_) => AttemptStatus::FinalFailure,
             },
             failure_category: (!success).then_some(FailureCategory::ServerError),
             http_status_code: Some(if success { 200 } else { 503 }),
@@ -473,7 +473,7 @@ impl Harness {
         let keys = free_lanes().map(|lane| self.own(lane)).chain(orders);
         let lanes = keys.map(|key| LaneCapacity::new(key, 10_000)).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
-        assert!(claims.iter().all(|claim| !claim.more));
+        assert!(claims.iter().all(|claim| !claim.has_more_due));
         claims.into_iter().flat_map(|claim| claim.deliveries).collect()
     }
 
@@ -659,7 +659,7 @@ impl Harness {
     async fn deliver_all(&self, epoch: Epoch, lanes: Vec<LaneKey>, now: Time) {
         let lanes = lanes.into_iter().map(|key| LaneCapacity::new(key, 100_000)).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
-        assert!(claims.iter().all(|claim| !claim.more), "a claim returned less than its capacity");
+        assert!(claims.iter().all(|claim| !claim.has_more_due), "a claim returned less than its capacity");
         let mut replies = Vec::new();
         for claimed in claims.into_iter().flat_map(|claim| claim.deliveries) {
             let outcome = self.outcome(claimed.id, claimed.attempt_count + 1, Outcome::Delivered, now);

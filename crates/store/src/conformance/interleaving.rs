@@ -41,7 +41,7 @@ struct Entry {
 #[derive(Default)]
 struct Line {
     entries: Vec<Entry>,
-    /// The node whose last claim returned `more` and that still holds the lane.
+    /// The node whose last claim returned `more` and that still has claimed the lane.
     holder: Option<Epoch>,
 }
 
@@ -104,11 +104,11 @@ impl Interleaving<'_> {
             }
         };
         let given: Vec<_> = claim.deliveries.iter().map(|one| one.id).collect();
-        assert_eq!((&given[..], claim.more), (expected, more), "at {now}, of {KEYS:?}[{key}]");
+        assert_eq!((&given[..], claim.has_more_due), (expected, more), "at {now}, of {KEYS:?}[{key}]");
         for id in given {
             line.get(id).at = At::Leased { node, cancel: false };
         }
-        line.holder = claim.more.then_some(node);
+        line.holder = claim.has_more_due.then_some(node);
     }
 
     /// A node sends its first delivery of a lane. If that is not the first of the lane, it releases all of them.
@@ -233,7 +233,7 @@ impl Interleaving<'_> {
         }
     }
 
-    /// Asserts that every lane whose first delivery is due will be listed as due soon, unless a node holds it.
+    /// Asserts that every lane whose first delivery is due will be listed as due soon, unless a node has claimed it.
     async fn assert_lanes_listed(&self) {
         let due = self.harness.due_lanes(at(self.now + 50)).await;
         for (key, line) in self.lines.iter().enumerate() {

@@ -69,7 +69,7 @@ pub async fn claim_takes_only_from_the_named_lane(harness: &Arc<Harness>) {
     }
     for (key, id) in expected {
         let claim = harness.claim_lane(key.clone(), at(0), 10).await;
-        assert_eq!((ids(&claim.deliveries), claim.more), (vec![id], false), "{key:?}");
+        assert_eq!((ids(&claim.deliveries), claim.has_more_due), (vec![id], false), "{key:?}");
     }
 }
 
@@ -201,7 +201,7 @@ pub async fn changing_the_tenant_pool_moves_its_lanes(harness: &mut Arc<Harness>
     for _ in 0..2 {
         harness.waiting_in(&RETRY, at(0), at(0)).await;
     }
-    assert!(harness.claim_lane(harness.own(RETRY), at(0), 1).await.more, "this lane is held");
+    assert!(harness.claim_lane(harness.own(RETRY), at(0), 1).await.has_more_due, "this lane is claimed");
     let (theirs, their_lane) = pooled(harness, "globex", "theirs").await;
     wait_on(harness, their_lane.webhook_id, &theirs, 0).await;
     let stale = harness.new_event(at(1), InitialState::Leased);
@@ -214,7 +214,7 @@ pub async fn changing_the_tenant_pool_moves_its_lanes(harness: &mut Arc<Harness>
     changed.sort();
     let mut expected = [FRESH, RETRY, order("a")].map(|lane| harness.own(lane));
     expected.sort();
-    assert_eq!(changed, expected, "the node that held a lane may not serve that pool");
+    assert_eq!(changed, expected, "the node that had claimed a lane may not serve that pool");
     assert_eq!(due_lanes(harness, &["theirs"], END).await.lanes, [their_lane]);
     let changes = harness
         .store()

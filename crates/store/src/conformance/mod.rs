@@ -109,7 +109,7 @@ macro_rules! conformance_suite {
             lane_with_more_is_held_until_it_is_empty,
             new_deliveries_in_a_held_lane_go_to_its_holder,
             longest_overdue_lanes_come_first,
-            next_wake_is_the_earliest_of_unheld_lanes,
+            next_wake_is_the_earliest_of_unclaimed_lanes,
             concurrent_claims_return_each_delivery_once,
             claim_contains_all_data_for_sending,
             released_deliveries_are_due_at_the_given_time,

@@ -55,7 +55,7 @@ pub async fn assigned_node_gets_lanes_held_by_other_nodes(harness: &Arc<Harness>
     assert_eq!(
         claim(harness, other, 0, 1, false).await.len(),
         1,
-        "the lane is held because one more delivery is due"
+        "the lane is claimed because one more delivery is due"
     );
     let alone = vec![LaneCapacity { exclusive: true, ..LaneCapacity::new(retry, 10) }];
     harness.store().claim(harness.epoch, at(0), alone, 1 << 20).await.unwrap();
@@ -80,7 +80,7 @@ pub async fn release_assignments_also_releases_held_lanes(harness: &Arc<Harness>
     let other = harness.new_epoch().await;
     wait_for(harness, &[0, 0]).await;
     assert_eq!(claim(harness, other, 0, 1, false).await.len(), 1);
-    assert!(!sees_due(harness, harness.epoch, 0).await, "the lane is held by another node");
+    assert!(!sees_due(harness, harness.epoch, 0).await, "the lane is claimed by another node");
     harness.store().release_assignments(other, vec![harness.webhook_id]).await.unwrap();
     assert_eq!(claim(harness, harness.epoch, 0, 10, false).await.len(), 1);
 }

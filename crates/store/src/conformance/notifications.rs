@@ -284,7 +284,7 @@ pub async fn outcome_records_only_occurrences_that_took_place(harness: &Arc<Harn
     let epoch = harness.new_epoch().await;
     let fenced =
         OutcomeRecord { epoch, occurrences: occurrences(), ..harness.outcome(retried, 2, dead(), at(5)) };
-    assert_eq!(harness.record(fenced).await, RecordResult::Fenced);
+    assert_eq!(harness.record(fenced).await, RecordResult::NotLeased);
     assert_eq!(send_due(harness, 10).await, []);
     let id = harness.leased(at(2)).await;
     let url = harness.stored_webhook(harness.webhook_id).await.webhook.spec.url;

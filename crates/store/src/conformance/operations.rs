@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use redrive_core::{
     DeliveryId, DeliveryStatus, OperationId, TenantId, Time, WebhookId,
     delivery::{
-        bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+        bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
         lane::Priority,
     },
     event::PayloadFormat,
@@ -22,7 +22,7 @@ async fn create(harness: &Harness, kind: OperationKind, start_at: Time) -> Opera
     let order = OperationRequest {
         kind,
         among: OperationTarget::Dead,
-        selection: Selection { event_types: vec!["a.b".into()], ..Selection::default() },
+        selection: OperationFilter { event_types: vec!["a.b".into()], ..OperationFilter::default() },
         rate: Some(7),
         priority: Some(Priority::High),
     };
@@ -37,7 +37,7 @@ async fn create(harness: &Harness, kind: OperationKind, start_at: Time) -> Opera
         began_at: None,
         finished_at: None,
         updated_at: at(1),
-        held_by: None,
+        claimed_by: None,
         cursor: None,
         progress: OperationProgress::default(),
         rate_since: None,
@@ -101,7 +101,7 @@ pub async fn operation_is_claimed_by_one_node_at_a_time(harness: &Arc<Harness>) 
     assert_eq!(claim(harness, harness.epoch, 5).await, [created.id]);
     let running = find(harness, created.id).await;
     assert_eq!((running.state, running.began_at), (OperationState::Running, Some(at(5))));
-    assert_eq!((running.held_by, running.rate_since), (Some(harness.epoch), Some((at(5), 0))));
+    assert_eq!((running.claimed_by, running.rate_since), (Some(harness.epoch), Some((at(5), 0))));
     assert_eq!(claim(harness, other, 6).await, [], "another node holds it");
     assert_eq!(claim(harness, harness.epoch, 6).await, [created.id], "its holder may claim it again");
     let but = harness.store().claim_operations(harness.epoch, vec![created.id], at(6), 10).await.unwrap();
@@ -109,7 +109,11 @@ pub async fn operation_is_claimed_by_one_node_at_a_time(harness: &Arc<Harness>) 
     harness.rescue(harness.epoch, at(7)).await;
     assert_eq!(claim(harness, other, 8).await, [created.id], "the claim of a dead epoch ends");
     let running = find(harness, created.id).await;
-    assert_eq!((running.held_by, running.began_at), (Some(other), Some(at(5))), "its start time is set once");
+    assert_eq!(
+        (running.claimed_by, running.began_at),
+        (Some(other), Some(at(5))),
+        "its start time is set once"
+    );
 }
 
 pub async fn step_is_applied_only_by_the_holder_of_a_running_operation(harness: &Arc<Harness>) {
@@ -169,7 +173,7 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     harness.store().set_operation_total(id, harness.epoch, 4).await.unwrap();
     let last = OperationStep { then: Some(OperationState::Delivering), ..step(harness, id, tasks) };
     assert_eq!(apply_step(harness, last).await, done(4));
-    let settle = |after| harness.store().settle_operation(id, harness.epoch, after, 10);
+    let settle = |after| harness.store().collect_operation_results(id, harness.epoch, after, 10);
     assert_eq!(settle(None).await.unwrap().open, 4);
     assert_eq!(harness.claim(at(20)).await.len(), 4);
     harness.ends(new_ids[0], Outcome::Delivered, at(30)).await;
@@ -182,10 +186,10 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     assert_eq!(progress.errors.values().sum::<u64>(), 1);
     harness.ends(new_ids[3], Outcome::Delivered, at(31)).await;
     assert_eq!(settle(None).await.unwrap().open, 0);
-    harness.store().close_operation(id, harness.epoch, at(40)).await.unwrap();
+    harness.store().complete_operation(id, harness.epoch, at(40)).await.unwrap();
     let over = find(harness, id).await;
     assert_eq!((over.state, over.finished_at), (OperationState::Completed, Some(at(40))));
-    assert_eq!((over.held_by, over.progress.delivered), (None, 2));
+    assert_eq!((over.claimed_by, over.progress.delivered), (None, 2));
     assert_eq!(claim(harness, harness.epoch, 50).await, []);
     assert_eq!(harness.store().prune_operations(at(40), 10).await.unwrap(), 0);
     assert_eq!(harness.store().prune_operations(at(41), 10).await.unwrap(), 1);
@@ -200,7 +204,7 @@ pub async fn queued_deliveries_are_settled_in_pages(harness: &Arc<Harness>) {
     apply_step(harness, step(harness, id, tasks)).await;
     let (mut after, mut slices, mut open) = (None, 0, 0);
     loop {
-        let settled = harness.store().settle_operation(id, harness.epoch, after, 2).await.unwrap();
+        let settled = harness.store().collect_operation_results(id, harness.epoch, after, 2).await.unwrap();
         (slices, open, after) = (slices + 1, open + settled.open, settled.next);
         if after.is_none() {
             break;

@@ -50,7 +50,7 @@ async fn end_as(harness: &Harness, epoch: Epoch, id: DeliveryId, next: Outcome, 
 /// Asserts that a claim returned exactly these deliveries.
 #[track_caller]
 fn assert_given(claim: &LaneClaim, expected: &[DeliveryId], more: bool) {
-    assert_eq!((ids(&claim.deliveries), claim.more), (expected.to_vec(), more));
+    assert_eq!((ids(&claim.deliveries), claim.has_more_due), (expected.to_vec(), more));
 }
 
 pub async fn ordered_lane_is_claimed_by_sequence_not_due_time(harness: &Arc<Harness>) {
@@ -85,7 +85,7 @@ pub async fn ordered_lane_is_blocked_while_another_node_has_a_lease(harness: &Ar
     let (key, other) = (harness.own(a()), harness.new_epoch().await);
     assert_given(&take(harness, &a(), 1, 1).await, &line[..1], true);
     assert_given(&take_as(harness, other, &a(), 10, 10).await, &[], false);
-    // No node holds the lane, and it is due again a little later.
+    // No node has claimed the lane, and it is due again a little later.
     let query = harness.due_lanes_for_default_pool(at(10)).await;
     assert_eq!((query.lanes, query.next_wake), (vec![], Some(at(60))));
     assert_eq!(harness.due_lanes(at(60)).await, std::slice::from_ref(&key));
@@ -95,7 +95,7 @@ pub async fn ordered_lane_is_blocked_while_another_node_has_a_lease(harness: &Ar
     assert_eq!(harness.due_lanes(at(70)).await, [key]);
     let claim = take_as(harness, other, &a(), 70, 10).await;
     assert_given(&claim, &line, false);
-    assert_eq!(claim.deliveries[0].rescues, 1);
+    assert_eq!(claim.deliveries[0].abnormal_releases, 1);
 }
 
 pub async fn own_leases_block_an_ordered_lane(harness: &Arc<Harness>) {
@@ -103,10 +103,10 @@ pub async fn own_leases_block_an_ordered_lane(harness: &Arc<Harness>) {
     assert_given(&take(harness, &a(), 1, 1).await, &line[..1], true);
     for _ in 0..2 {
         assert_given(&take(harness, &a(), 2, 10).await, &[], true);
-        assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is held");
+        assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is claimed");
     }
     harness.ends(line[0], Outcome::Delivered, at(3)).await;
-    assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is still held");
+    assert_eq!(harness.due_lanes(at(END)).await, [], "the lane is still claimed");
     assert_given(&take(harness, &a(), 4, 10).await, &line[1..2], false);
 
     // No further delivery is due, or none is left: `more` is false.
@@ -216,7 +216,7 @@ pub async fn next_delivery_is_due_when_the_waiting_first_is_cancelled(harness: &
     assert_eq!(harness.cancel(line[0], at(1)).await, CancelResult::Done);
     assert_eq!(harness.next_wake(at(0)).await, Some(at(10)));
     assert_given(&take(harness, &a(), 20, 1).await, &line[1..2], true);
-    // The node that leases the previous delivery holds the lane; it need not be notified.
+    // The node that leases the previous delivery has claimed the lane; it need not be notified.
     assert_eq!(harness.cancel(line[3], at(21)).await, CancelResult::Done);
     let query = harness.due_lanes_for_default_pool(at(END)).await;
     assert_eq!((query.lanes, query.next_wake), (vec![], None), "an empty lane is deleted");
@@ -296,7 +296,7 @@ pub async fn orders_of_a_webhook_are_independent(harness: &Arc<Harness>) {
     }
     for (n, (lane, line)) in (0..).zip(lanes.iter().zip(&lines)) {
         let query = harness.due_lanes_for_default_pool(at(100 * n)).await;
-        assert_eq!(query.lanes, std::slice::from_ref(lane), "the other lanes are held or not due");
+        assert_eq!(query.lanes, std::slice::from_ref(lane), "the other lanes are claimed or not due");
         let claim = harness.claim_lane(lane.clone(), at(100 * n), 1).await;
         assert_given(&claim, &line[..1], true);
     }

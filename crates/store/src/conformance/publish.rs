@@ -11,8 +11,8 @@ use redrive_core::{
 
 use super::{END, Harness, at, page, together};
 use crate::{
-    Delivery, DeliveryCursor, DeliveryFilter, InitialState, NewEvent, OrderedPosition, OutcomeRecord,
-    PageRequest, PublishOrder, PublishResult, RecordResult, StoreError, StoredEvent, TicketEntry,
+    Delivery, DeliveryCursor, DeliveryFilter, InitialState, NewEvent, OutcomeRecord, PageRequest,
+    PublishResult, PublishSequence, RecordResult, SequencePosition, StoreError, StoredEvent, TicketEntry,
 };
 
 /// Longer than any store takes to call back.
@@ -359,10 +359,10 @@ async fn panicking_outcome_callback(harness: &Arc<Harness>) -> Waited<Result<Rec
 }
 
 pub async fn failed_publish_breaks_off_its_order(harness: &Arc<Harness>) {
-    let order = Arc::new(PublishOrder::default());
-    let ordered = |order: &Arc<PublishOrder>, position: u64, stale: i64| NewEvent {
+    let order = Arc::new(PublishSequence::default());
+    let ordered = |order: &Arc<PublishSequence>, position: u64, stale: i64| NewEvent {
         config_version: harness.version() + stale,
-        order: Some(OrderedPosition { order: order.clone(), position }),
+        position: Some(SequencePosition { sequence: order.clone(), position }),
         ..harness.new_event(at(0), InitialState::Waiting(at(0)))
     };
     let stored = harness.submit(ordered(&order, 0, 0)).await.unwrap();
@@ -378,14 +378,14 @@ pub async fn failed_publish_breaks_off_its_order(harness: &Arc<Harness>) {
     assert!(matches!(results[0], Ok(PublishResult::New { .. })), "{results:?}");
     // It is refused as stale, or because it shares a batch with events of another version.
     assert!(
-        matches!(results[1], Ok(PublishResult::ConfigChanged) | Err(StoreError::OutOfOrder)),
+        matches!(results[1], Ok(PublishResult::ConfigChanged) | Err(StoreError::PrecedingEventFailed)),
         "{results:?}"
     );
-    assert_eq!(results[2..], [Err(StoreError::OutOfOrder), Err(StoreError::OutOfOrder)]);
+    assert_eq!(results[2..], [Err(StoreError::PrecedingEventFailed), Err(StoreError::PrecedingEventFailed)]);
     let unordered = unordered.await.unwrap();
     assert!(matches!(unordered, Ok(PublishResult::New { .. })), "{unordered:?}");
     let refused = harness.submit(ordered(&order, 5, 0)).await.unwrap();
-    assert_eq!(refused, Err(StoreError::OutOfOrder), "a broken order stays broken");
+    assert_eq!(refused, Err(StoreError::PrecedingEventFailed), "a broken order stays broken");
     let next = harness.submit(ordered(&Arc::default(), 0, 0)).await.unwrap();
     assert_eq!(next, Ok(PublishResult::New { sequence_number: 4 }), "a new order is stored");
 }

@@ -148,7 +148,7 @@ pub async fn repeated_outcome_is_detected_after_the_next_lease(harness: &Arc<Har
     harness.rescue(harness.epoch, at(20)).await;
     let epoch = harness.new_epoch().await;
     let claimed = harness.claim_as(epoch, at(20)).await;
-    assert_eq!(claimed[0].sender_deaths, 1, "and its sending mark is kept");
+    assert_eq!(claimed[0].crash_count, 1, "and its sending mark is kept");
     let next = OutcomeRecord { epoch, ..harness.outcome(id, 2, Outcome::Delivered, at(21)) };
     assert_eq!(harness.record(next).await, DONE);
 }
@@ -158,13 +158,13 @@ pub async fn foreign_epoch_records_nothing(harness: &Arc<Harness>) {
     let epoch = harness.new_epoch().await;
     for next in [Outcome::Delivered, Outcome::Retry { at: at(10) }, dead(), cancelled()] {
         let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, next, at(5)) };
-        assert_eq!(harness.record(outcome).await, RecordResult::Fenced);
+        assert_eq!(harness.record(outcome).await, RecordResult::NotLeased);
     }
     assert_eq!(harness.attempts(id).await, []);
     assert_eq!(harness.status(id).await, DeliveryStatus::Pending);
     assert_eq!(harness.dead_list().await, []);
     let unknown = harness.delivery_id(at(0));
-    assert_eq!(harness.record(harness.outcome(unknown, 1, dead(), at(5))).await, RecordResult::Fenced);
+    assert_eq!(harness.record(harness.outcome(unknown, 1, dead(), at(5))).await, RecordResult::NotLeased);
     harness.ends(id, Outcome::Delivered, at(6)).await;
 }
 
@@ -172,14 +172,14 @@ pub async fn rescued_lease_records_nothing(harness: &Arc<Harness>) {
     let id = harness.leased(at(0)).await;
     harness.rescue(harness.epoch, at(1)).await;
     let late = || harness.outcome(id, 1, Outcome::Delivered, at(2));
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "while the delivery waits");
+    assert_eq!(harness.record(late()).await, RecordResult::NotLeased, "while the delivery waits");
     let epoch = harness.new_epoch().await;
     assert_eq!(harness.claim_as(epoch, at(3)).await.len(), 1);
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when another node has the lease");
+    assert_eq!(harness.record(late()).await, RecordResult::NotLeased, "when another node has the lease");
     assert_eq!(harness.attempts(id).await, []);
     let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, Outcome::Delivered, at(4)) };
     assert_eq!(harness.record(outcome).await, DONE);
-    assert_eq!(harness.record(late()).await, RecordResult::Fenced, "when the delivery has ended");
+    assert_eq!(harness.record(late()).await, RecordResult::NotLeased, "when the delivery has ended");
     assert_eq!(harness.attempts(id).await.len(), 1);
 }
 

@@ -26,7 +26,8 @@ pub async fn rescued_deliveries_are_due_immediately(harness: &Arc<Harness>) {
     assert_eq!(harness.due_lanes(at(60)).await, [harness.lane()]);
     let epoch = harness.new_epoch().await;
     let claim = harness.claim_lane_as(epoch, harness.lane(), at(60), 10).await;
-    let rescued: Vec<_> = claim.deliveries.iter().map(|one| (one.id, one.rescues, one.due)).collect();
+    let rescued: Vec<_> =
+        claim.deliveries.iter().map(|one| (one.id, one.abnormal_releases, one.due)).collect();
     assert_eq!(rescued, [(a, 1, at(60)), (b, 1, at(60))]);
 }
 
@@ -37,13 +38,13 @@ pub async fn sender_deaths_are_counted_only_while_sending(harness: &Arc<Harness>
     claim_and_die(harness, false).await;
     claim_and_die(harness, true).await;
     let claimed = harness.claim_one(at(100)).await;
-    assert_eq!((claimed.rescues, claimed.sender_deaths), (4, 2));
+    assert_eq!((claimed.abnormal_releases, claimed.crash_count), (4, 2));
     // Releasing a delivery keeps its counts and clears its sending mark.
     assert!(harness.store().mark_sending(harness.epoch, claimed.id).await.unwrap());
     harness.store().release(harness.epoch, at(100), vec![(claimed.id, at(100))]).await.unwrap();
     claim_and_die(harness, false).await;
     let claimed = harness.claim_one(at(100)).await;
-    assert_eq!((claimed.rescues, claimed.sender_deaths), (5, 2));
+    assert_eq!((claimed.abnormal_releases, claimed.crash_count), (5, 2));
 }
 
 pub async fn panicked_deliveries_count_as_sender_deaths(harness: &Arc<Harness>) {
@@ -51,17 +52,17 @@ pub async fn panicked_deliveries_count_as_sender_deaths(harness: &Arc<Harness>) 
     for deaths in 0..3 {
         let (now, due) = (at(10 * i64::from(deaths)), at(10 * i64::from(deaths) + 10));
         let claimed = harness.claim_one(now).await;
-        assert_eq!((claimed.rescues, claimed.sender_deaths), (deaths, deaths));
+        assert_eq!((claimed.abnormal_releases, claimed.crash_count), (deaths, deaths));
         let other = harness.new_epoch().await;
-        let released = harness.store().release_panicked(other, now, vec![(claimed.id, due)]).await.unwrap();
+        let released = harness.store().release_crashed(other, now, vec![(claimed.id, due)]).await.unwrap();
         assert_eq!(released, 0, "another epoch has no lease of it");
         let twice = vec![(claimed.id, due), (claimed.id, due)];
-        assert_eq!(harness.store().release_panicked(harness.epoch, now, twice).await.unwrap(), 1);
+        assert_eq!(harness.store().release_crashed(harness.epoch, now, twice).await.unwrap(), 1);
         assert_eq!(harness.due_lanes(now).await, []);
         assert_eq!(harness.due_lanes(due).await, [harness.lane()]);
     }
     let claimed = harness.claim_one(at(30)).await;
-    assert_eq!((claimed.rescues, claimed.sender_deaths), (3, 3));
+    assert_eq!((claimed.abnormal_releases, claimed.crash_count), (3, 3));
 }
 
 pub async fn attempt_clears_rescue_and_death_counts(harness: &Arc<Harness>) {
@@ -70,7 +71,7 @@ pub async fn attempt_clears_rescue_and_death_counts(harness: &Arc<Harness>) {
     harness.claim_one(at(100)).await;
     harness.ends(id, Outcome::Retry { at: at(200) }, at(150)).await;
     let claimed = harness.claim_one(at(200)).await;
-    assert_eq!((claimed.rescues, claimed.sender_deaths), (0, 0));
+    assert_eq!((claimed.abnormal_releases, claimed.crash_count), (0, 0));
 }
 
 pub async fn rescue_works_in_bounded_steps(harness: &Arc<Harness>) {
@@ -113,13 +114,13 @@ pub async fn rescue_releases_held_lanes(harness: &Arc<Harness>) {
     for n in 0..5 {
         harness.waiting(at(n), at(n)).await;
     }
-    assert!(harness.claim_lane(harness.lane(), at(10), 2).await.more);
+    assert!(harness.claim_lane(harness.lane(), at(10), 2).await.has_more_due);
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(harness.rescue(harness.epoch, at(20)).await, 2);
     assert_eq!(harness.due_lanes(at(10)).await, [harness.lane()]);
     let epoch = harness.new_epoch().await;
     let claim = harness.claim_lane_as(epoch, harness.lane(), at(20), 10).await;
-    assert_eq!((claim.deliveries.len(), claim.more), (5, false));
+    assert_eq!((claim.deliveries.len(), claim.has_more_due), (5, false));
 }
 
 pub async fn other_epochs_lists_live_nodes_and_unrescued_epochs(harness: &Arc<Harness>) {
@@ -174,7 +175,7 @@ pub async fn leases_survive_reopening(harness: &mut Arc<Harness>) {
     assert_eq!(harness.due_lanes(at(END)).await, []);
     assert_eq!(harness.rescue(harness.epoch, at(60)).await, 1);
     let claimed = &harness.claim_as(epoch, at(60)).await[0];
-    assert_eq!((claimed.id, claimed.rescues, claimed.sender_deaths), (id, 1, 1));
+    assert_eq!((claimed.id, claimed.abnormal_releases, claimed.crash_count), (id, 1, 1));
     let outcome = OutcomeRecord { epoch, ..harness.outcome(id, 1, Outcome::Delivered, at(61)) };
     assert_eq!(harness.record(outcome).await, RecordResult::Recorded { config_version: None });
 }

@@ -94,7 +94,7 @@ async fn one_in_each(harness: &Harness, webhook_id: WebhookId) -> (Vec<LaneKey>,
 async fn claim_all(harness: &Harness, keys: &[LaneKey], now: Time) -> Vec<DeliveryId> {
     let capacities = keys.iter().map(|key| LaneCapacity::new(key.clone(), 10)).collect();
     let claims = harness.store().claim(harness.epoch, now, capacities, usize::MAX).await.unwrap();
-    assert!(claims.iter().all(|claim| !claim.more));
+    assert!(claims.iter().all(|claim| !claim.has_more_due));
     claims.iter().flat_map(|claim| ids(&claim.deliveries)).collect()
 }
 
@@ -224,11 +224,11 @@ pub async fn blocking_releases_held_lanes(harness: &Arc<Harness>) {
     for _ in 0..3 {
         harness.waiting(at(0), at(0)).await;
     }
-    assert!(harness.claim_lane(harness.lane(), at(1), 1).await.more);
+    assert!(harness.claim_lane(harness.lane(), at(1), 1).await.has_more_due);
     set(harness, harness.webhook_id, &open(1, 0, 500)).await;
-    assert_eq!(harness.next_wake(at(1)).await, Some(at(500)), "the lane is not held");
+    assert_eq!(harness.next_wake(at(1)).await, Some(at(500)), "the lane is not claimed");
     let claim = harness.claim_lane(harness.lane(), at(2), 1).await;
-    assert!(claim.deliveries.is_empty() && !claim.more, "the former holder gets no deliveries");
+    assert!(claim.deliveries.is_empty() && !claim.has_more_due, "the former holder gets no deliveries");
     assert_eq!(harness.due_lanes(at(500)).await, [harness.lane()], "any node may claim it afterwards");
     assert_eq!(harness.claim_lane(harness.lane(), at(500), 10).await.deliveries.len(), 2);
 }
@@ -290,11 +290,11 @@ pub async fn rejected_outcome_has_no_effects(harness: &Arc<Harness>) {
     let epoch = harness.new_epoch().await;
     let outcome =
         |id| OutcomeRecord { effects: every_effect(), ..harness.outcome(id, 1, Outcome::Delivered, at(5)) };
-    assert_eq!(harness.record(OutcomeRecord { epoch, ..outcome(id) }).await, RecordResult::Fenced);
+    assert_eq!(harness.record(OutcomeRecord { epoch, ..outcome(id) }).await, RecordResult::NotLeased);
     assert_eq!(harness.cancel(off, at(1)).await, CancelResult::Requested);
     assert_eq!(harness.record(outcome(off)).await, RecordResult::CancelRequested("enough".into()));
     harness.rescue(harness.epoch, at(6)).await;
-    assert_eq!(harness.record(outcome(id)).await, RecordResult::Fenced);
+    assert_eq!(harness.record(outcome(id)).await, RecordResult::NotLeased);
     assert_eq!(harness.store().list_runtime().await.unwrap(), []);
     assert_eq!(
         harness

@@ -64,7 +64,7 @@ async fn timed_claim(harness: &Harness, lanes: &[LaneKey]) -> Duration {
         "ready lanes alone"
     );
     for claim in claims {
-        assert_eq!((claim.deliveries.len(), claim.more), (1, false), "ready deliveries alone");
+        assert_eq!((claim.deliveries.len(), claim.has_more_due), (1, false), "ready deliveries alone");
     }
     took
 }

@@ -39,7 +39,7 @@ pub async fn confidential_fields_are_returned_unchanged(harness: &mut Arc<Harnes
 
 pub async fn master_keys_in_use_are_listed(harness: &Arc<Harness>) {
     harness.store().create_webhook(webhook_with_secrets(harness)).await.unwrap();
-    assert_eq!(harness.store().sealing_keys().await.unwrap().len(), 1);
+    assert_eq!(harness.store().encryption_keys().await.unwrap().len(), 1);
     // All of them are encrypted with the current key, so rewrapping changes nothing.
     let mut after = None;
     let mut looked = 0;

@@ -77,7 +77,7 @@ pub async fn ticket_claim_contains_all_data_for_sending(harness: &Arc<Harness>) 
     assert_eq!((one.id, one.webhook_id), (new.deliveries[0].id, harness.webhook_id));
     assert_eq!(*one.event, event);
     assert_eq!((one.format, one.due, one.created_at), (new.deliveries[0].format, at(7), at(5)));
-    assert_eq!((one.attempt_count, one.rescues, one.sender_deaths), (0, 0, 0));
+    assert_eq!((one.attempt_count, one.abnormal_releases, one.crash_count), (0, 0, 0));
 }
 
 pub async fn ticket_for_another_lane_or_webhook_claims_nothing(harness: &Arc<Harness>) {
@@ -211,7 +211,7 @@ pub async fn concurrent_ticket_and_lane_claims_return_each_delivery_once(harness
                     webhooks.iter().map(|id| LaneCapacity::new(harness.lane_of(*id), 9)).collect();
                 let claims = harness.store().claim(epoch, at(1), capacities, usize::MAX).await.unwrap();
                 got.extend(claims.iter().flat_map(|claim| ids(&claim.deliveries)));
-                if claims.iter().all(|claim| !claim.more) {
+                if claims.iter().all(|claim| !claim.has_more_due) {
                     return got;
                 }
             }

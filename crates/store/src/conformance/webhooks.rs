@@ -24,8 +24,8 @@ use redrive_core::{
 
 use super::{END, FRESH, Harness, RETRY, at, order, page, together};
 use crate::{
-    BatchProgress, DeliveryFilter, DueWebhooks, InitialState, NewEvent, PageRequest, PublishResult,
-    StoreError, UpdateResult, Versioned, Visibility,
+    BatchProgress, DeliveryFilter, InitialState, NewEvent, PageRequest, PublishResult, StoreError,
+    UpdateResult, Versioned, Visibility, WebhooksWithDueAction,
 };
 
 fn disabled() -> WebhookState {
@@ -398,12 +398,15 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
         expires(harness, ids[n as usize], Some(100 * (n + 1))).await;
     }
     Harness::reopen(harness).await;
-    let due = |now, limit| harness.store().due_webhooks(at(now), limit, Vec::new());
+    let due = |now, limit| harness.store().webhooks_with_due_action(at(now), limit, Vec::new());
     let of =
         |ids: &[WebhookId]| -> Vec<_> { ids.iter().map(|id| (harness.tenant_id.clone(), *id)).collect() };
-    assert_eq!(due(99, 10).await.unwrap(), DueWebhooks { due: vec![], next: Some(at(100)) });
-    assert_eq!(due(100, 10).await.unwrap(), DueWebhooks { due: of(&ids[..1]), next: Some(at(200)) });
-    assert_eq!(due(500, 10).await.unwrap(), DueWebhooks { due: of(&ids), next: None });
+    assert_eq!(due(99, 10).await.unwrap(), WebhooksWithDueAction { due: vec![], next: Some(at(100)) });
+    assert_eq!(
+        due(100, 10).await.unwrap(),
+        WebhooksWithDueAction { due: of(&ids[..1]), next: Some(at(200)) }
+    );
+    assert_eq!(due(500, 10).await.unwrap(), WebhooksWithDueAction { due: of(&ids), next: None });
     assert_eq!(due(500, 2).await.unwrap().due, of(&ids[..2]), "the longest expired come first");
 
     // Webhooks that receive no events, and those with a later expiry, are not listed.
@@ -412,7 +415,7 @@ pub async fn expired_webhooks_are_listed(harness: &mut Arc<Harness>) {
     harness.set_state(ids[2], WebhookState::Paused).await;
     expires(harness, ids[3], Some(900)).await;
     expires(harness, ids[4], None).await;
-    let left = DueWebhooks { due: of(&ids[2..3]), next: Some(at(900)) };
+    let left = WebhooksWithDueAction { due: of(&ids[2..3]), next: Some(at(900)) };
     assert_eq!(due(500, 10).await.unwrap(), left);
     harness.set_state(ids[0], WebhookState::Active).await;
     assert_eq!(due(500, 10).await.unwrap().due, of(&[ids[0], ids[2]]), "an enabled webhook expires again");
@@ -431,13 +434,17 @@ pub async fn due_verifications_of_excluded_tenants_are_skipped(harness: &mut Arc
     let mut webhook = harness.webhook_of(&other);
     webhook.state = WebhookState::PendingVerification(Verification::begin(at(200), false));
     harness.store().create_webhook(webhook.clone()).await.unwrap();
-    let found = harness.store().due_webhooks(at(500), 10, Vec::new()).await.unwrap();
+    let found = harness.store().webhooks_with_due_action(at(500), 10, Vec::new()).await.unwrap();
     assert_eq!(found.due.len(), 6);
-    let found = harness.store().due_webhooks(at(500), 2, vec![harness.tenant_id.clone()]).await.unwrap();
-    let (own, theirs) = ((harness.tenant_id.clone(), over), (other.clone(), webhook.id));
-    assert_eq!(found, DueWebhooks { due: vec![own.clone(), theirs], next: None });
     let found =
-        harness.store().due_webhooks(at(500), 10, vec![harness.tenant_id.clone(), other]).await.unwrap();
+        harness.store().webhooks_with_due_action(at(500), 2, vec![harness.tenant_id.clone()]).await.unwrap();
+    let (own, theirs) = ((harness.tenant_id.clone(), over), (other.clone(), webhook.id));
+    assert_eq!(found, WebhooksWithDueAction { due: vec![own.clone(), theirs], next: None });
+    let found = harness
+        .store()
+        .webhooks_with_due_action(at(500), 10, vec![harness.tenant_id.clone(), other])
+        .await
+        .unwrap();
     assert_eq!(found.due, [own], "an expired webhook of an excluded tenant is listed");
 }
 

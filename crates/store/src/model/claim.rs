@@ -29,7 +29,7 @@ pub struct LaneCapacity {
 }
 
 impl LaneCapacity {
-    /// Creates a limit for a lane that other nodes may also send from.
+    /// Creates a claim request for a lane that other nodes may also send from.
     pub fn new(key: LaneKey, capacity: usize) -> Self {
         Self { key, max_deliveries: capacity, exclusive: false }
     }
@@ -51,8 +51,8 @@ pub struct LaneClaim {
     pub key: LaneKey,
     /// The deliveries in the lane's order, now leased to the caller.
     pub deliveries: Vec<ClaimedDelivery>,
-    /// Whether more is due. If so, the caller holds the lane and must claim from it again.
-    pub more: bool,
+    /// Whether more is due. If so, the lane stays claimed by the caller, which must claim from it again.
+    pub has_more_due: bool,
 }
 
 /// A claimed delivery with all data needed to send it.
@@ -74,10 +74,11 @@ pub struct ClaimedDelivery {
     pub due: Time,
     /// Position in the order of publishing.
     pub seq: i64,
-    /// Number of times its lease was rescued from a dead node.
-    pub rescues: u32,
-    /// Number of nodes that died while they were known to be sending it.
-    pub sender_deaths: u32,
+    /// How often its lease ended without an outcome because its node died, its task panicked, or its outcome could not be
+    /// stored.
+    pub abnormal_releases: u32,
+    /// How often of these it was known to be sent.
+    pub crash_count: u32,
 }
 
 /// A delivery named by a ticket, and the lane where it should wait.
@@ -98,12 +99,12 @@ pub struct BatchProgress {
     pub finished: bool,
 }
 
-/// Leases, held lanes and assignments of an epoch.
+/// Leases, claimed lanes and assignments of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owned {
     /// Deliveries leased to it, by id.
     pub leases: Vec<DeliveryId>,
-    /// Lanes that it holds.
+    /// Lanes that it has claimed.
     pub lanes: Vec<LaneKey>,
     /// Webhooks that are assigned to it.
     pub assignments: Vec<WebhookId>,

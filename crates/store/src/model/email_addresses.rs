@@ -10,7 +10,7 @@ use redrive_core::{
 
 /// An address that a tenant named, and whether its holder has confirmed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MailAddress {
+pub struct EmailAddress {
     /// The tenant that named it.
     pub tenant_id: TenantId,
     /// The address, normalized.
@@ -27,7 +27,7 @@ pub struct MailAddress {
 
 /// An email that is about to be sent for a tenant, with the limits that apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MailReservation {
+pub struct EmailReservation {
     /// The tenant that it is sent for.
     pub tenant_id: TenantId,
     /// The recipient, normalized.
@@ -42,7 +42,7 @@ pub struct MailReservation {
     pub per_mailbox: SendLimit,
 }
 
-impl MailReservation {
+impl EmailReservation {
     /// Returns the two limits that apply, with their scopes and keys, in the order in which they are locked.
     pub(crate) fn limits(&self) -> [(MailScope, String, SendLimit); 2] {
         [

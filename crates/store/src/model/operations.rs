@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, FailureCategory, OperationId, TenantId, Time, WebhookId,
     delivery::{
-        bulk_operation::{Candidate, OperationKind, OperationState, OperationTarget, Selection},
+        bulk_operation::{Candidate, OperationFilter, OperationKind, OperationState, OperationTarget},
         lane::Priority,
     },
 };
@@ -37,7 +37,7 @@ pub struct Operation {
     /// Time of the last step or change of state.
     pub updated_at: Time,
     /// Epoch of the node that runs it.
-    pub held_by: Option<Epoch>,
+    pub claimed_by: Option<Epoch>,
     /// Position of the scan; `None` before the first step.
     pub cursor: Option<ScanCursor>,
     /// Progress.
@@ -54,7 +54,7 @@ pub struct OperationRequest {
     /// Set of items that is scanned.
     pub among: OperationTarget,
     /// Selection among them.
-    pub selection: Selection,
+    pub selection: OperationFilter,
     /// Maximum number per second.
     pub rate: Option<u32>,
     /// New priority; `None` keeps the priority.
@@ -156,14 +156,14 @@ pub enum Task {
     Send(EventId, NewRound, Priority),
 }
 
-/// A step of an operation: applied atomically, and only by its holder while it runs.
+/// A step of an operation: applied atomically, and only by the epoch that has claimed it, while it runs.
 #[derive(Clone, Debug)]
 pub struct OperationStep {
     /// The operation.
     pub id: OperationId,
     /// Its tenant.
     pub tenant_id: TenantId,
-    /// Epoch of the holder.
+    /// Epoch that has claimed it.
     pub epoch: Epoch,
     /// The tasks.
     pub tasks: Vec<Task>,
@@ -187,13 +187,13 @@ pub enum StepResult {
         /// Leased deliveries that their node has to cancel.
         to_cancel: Vec<(WebhookId, DeliveryId)>,
     },
-    /// Nothing was applied: another node holds the operation, or its state was changed.
+    /// Nothing was applied: another node has claimed the operation, or its state was changed.
     ClaimLost,
 }
 
 /// Progress of collecting the results of an operation's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SettleProgress {
+pub struct CollectProgress {
     /// Position to continue from; `None` if all were read.
     pub next: Option<DeliveryId>,
     /// Number of read deliveries that are still pending.

@@ -8,7 +8,7 @@ use redrive_core::{
     event::{Event, PayloadFormat},
 };
 
-use crate::{Epoch, OrderedPosition};
+use crate::{Epoch, SequencePosition};
 
 /// An event to be stored together with its fan-out.
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub struct NewEvent {
     pub epoch: Epoch,
     /// One delivery for each webhook that receives it.
     pub deliveries: Vec<NewDelivery>,
-    /// Its position in an order of publishes; `None` if it is unordered.
-    pub order: Option<OrderedPosition>,
+    /// Its position in a sequence of publishes; `None` if it is published alone.
+    pub position: Option<SequencePosition>,
 }
 
 /// A reservation of an idempotency key.
@@ -34,7 +34,7 @@ pub struct IdempotencyReservation {
     pub body_hash: [u8; 32],
     /// Time from which the key may be used again.
     pub expires_at: Time,
-    /// The confirmed time: a key that expires later is still held.
+    /// The confirmed time: a key that expires later is still in use.
     pub confirmed_now: Time,
 }
 

@@ -98,7 +98,7 @@ pub struct OutcomeRecord {
 pub struct WebhookEffects {
     /// The circuit, if it made a transition.
     pub circuit: Option<Box<SavedCircuit>>,
-    /// End of the pause after a 429. Its column is `hold_until`.
+    /// End of the pause after a 429.
     pub pause_until: Option<Time>,
     /// Start or end of a series of failures.
     pub failing: Option<FailingChange>,
@@ -137,6 +137,6 @@ pub enum RecordResult {
     /// The outcome requires that the webhook is inactive (`Webhook::is_inactive`), and the stored webhook is not: it is
     /// active, paused or pending verification. The lease is unchanged.
     WebhookNotInactive,
-    /// The lease belongs to another node, or the delivery has ended.
-    Fenced,
+    /// The epoch does not have the lease: another node has it, or the delivery has ended.
+    NotLeased,
 }

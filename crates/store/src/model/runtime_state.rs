@@ -13,7 +13,7 @@ pub struct WebhookRuntime {
     pub webhook_id: WebhookId,
     /// Its tenant.
     pub tenant_id: TenantId,
-    /// End of the pause after a 429. Its column is `hold_until`.
+    /// End of the pause after a 429.
     pub pause_until: Option<Time>,
     /// Its circuit; `None` if it is closed and not forced.
     pub circuit: Option<SavedCircuit>,

@@ -51,7 +51,7 @@ pub struct RewrapProgress {
 
 /// Webhooks that are due to be disabled or verified.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DueWebhooks {
+pub struct WebhooksWithDueAction {
     /// Webhooks that are due.
     pub due: Vec<(TenantId, WebhookId)>,
     /// Time at which the next one is due.

@@ -13,7 +13,7 @@ use redrive_core::TenantId;
 use super::{
     Shared,
     publish_writer::{
-        PUBLISH_LOCK_TIMEOUT, PublishProgress, QueuedPublish, finish, publish_batch, refuse_out_of_order,
+        PUBLISH_LOCK_TIMEOUT, PublishProgress, QueuedPublish, finish, publish_batch, refuse_after_failure,
     },
 };
 use crate::{
@@ -157,7 +157,7 @@ async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant_id: TenantId) {
     let _close = CloseQueue { tenants: &tenants, tenant_id: &tenant_id };
     let limit = &tenants.blocked_limit;
     while let Some(mut batch) = tenants.take(&tenant_id) {
-        refuse_out_of_order(&mut batch, limit);
+        refuse_after_failure(&mut batch, limit);
         let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
         let results = publish_batch(&tenants.shared, &tenants.shared.blocked_publishing, &events).await;
         let mut blocked = Vec::new();

@@ -28,21 +28,21 @@ use crate::{
 };
 
 const SELECT_DUE_LANES: &str = "SELECT l.webhook_id, l.lane, l.wake_at FROM lanes l
-     WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
+     WHERE l.pool = $1 AND l.claimed_by IS NULL AND l.wake_at <= $2
          AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> $4)
      ORDER BY l.wake_at LIMIT $3";
 const SELECT_NEXT_WAKE: &str = "SELECT wake_at FROM lanes
-     WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
-/// Locks lanes against other claims, selected by the epoch that holds them and with the given lock option.
+     WHERE pool = $1 AND claimed_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
+/// Locks lanes against other claims, selected by the epoch that has claimed them and with the given lock option.
 macro_rules! lock_lanes {
     ($whose:literal, $how:literal) => {
         concat!(
             "SELECT l.webhook_id, l.lane, (SELECT h.epoch FROM webhook_assignments h
              WHERE h.webhook_id = l.webhook_id), (SELECT
-            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.paused_until, r.circuit_until) END
             FROM webhook_runtime r WHERE r.webhook_id = l.webhook_id)
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
-         SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\" AND l.held_by ",
+         SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\" AND l.claimed_by ",
             $whose,
             " $3
          LIMIT 1 FOR NO KEY UPDATE ",
@@ -51,13 +51,14 @@ macro_rules! lock_lanes {
         )
     };
 }
-/// Locks the lanes that the caller holds. It waits for the lock, since no other node claims from them.
+/// Locks the lanes that the caller has claimed. It waits for the lock, since no other node claims from them.
 const LOCK_OWN_LANES: &str = lock_lanes!("=", "");
-/// Locks lanes that the caller does not hold, skipping those that another claim has locked.
+/// Locks lanes that the caller has not claimed, skipping those that another claim has locked.
 const LOCK_FREE_LANES: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
-/// Locks lanes that the caller does not hold, waiting for other claims.
+/// Locks lanes that the caller has not claimed, waiting for other claims.
 const LOCK_ANY_LANES: &str = lock_lanes!("IS DISTINCT FROM", "");
-/// Ordered lanes with leased deliveries, and whether an epoch other than $3 has any of them.
+/// Ordered lanes with leased deliveries, and whether an epoch other than $3 has any of them. The codes of ordered lanes
+/// begin with `=`, which sorts before letters: see `Lane::code`.
 const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook_id, k.lane, t.elsewhere
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
          SELECT bool_or(t.epoch <> $3) AS elsewhere FROM leased t
@@ -65,7 +66,7 @@ const SELECT_LEASED_ORDERS: &str = "SELECT k.webhook_id, k.lane, t.elsewhere
      WHERE t.elsewhere IS NOT NULL";
 /// First waiting deliveries of each lane, with everything that is needed to send them. The payload is null if the
 /// delivery is not due, or if the payloads before it reach $5 bytes. In an ordered lane `sort_key` is always 0.
-const SELECT_DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+const SELECT_DUE: &str = "SELECT k.n, w.delivery_id, w.due, w.abnormal_releases, w.crash_count, w.seq,
             d.webhook_id, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
@@ -85,8 +86,8 @@ const SELECT_FIRST: &str = "SELECT k.n, h.delivery_id, h.due
 /// Moves deliveries from `waiting` to `leased`. Returns the ids that were in `waiting`.
 pub(super) const MOVE_TO_LEASED: &str = "WITH w AS (
          DELETE FROM waiting WHERE delivery_id = ANY($2::uuid[])
-         RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths)
-     INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w
+         RETURNING delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count)
+     INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count) SELECT $1::bigint, w.* FROM w
      RETURNING delivery_id";
 const INSERT_ASSIGNMENT: &str =
     "INSERT INTO webhook_assignments (webhook_id, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
@@ -138,11 +139,12 @@ impl Claim for Postgres {
         &self,
         epoch: Epoch,
         now: Time,
-        by: Time,
+        due_before: Time,
         wanted: Vec<TicketEntry>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<ClaimedDelivery>> {
-        let (shared, taking) = (self.shared.clone(), TicketClaim::new(epoch, now, by, wanted, max_bytes));
+        let (shared, taking) =
+            (self.shared.clone(), TicketClaim::new(epoch, now, due_before, wanted, max_bytes));
         own_task(async move { taking.run(&shared).await })
     }
 
@@ -151,17 +153,17 @@ impl Claim for Postgres {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
             // Assignments are changed after the lanes are locked, in the same order as in a claim.
             let lock =
-                "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[]) AND held_by = $2
+                "SELECT webhook_id, lane FROM lanes WHERE webhook_id = ANY($1::uuid[]) AND claimed_by = $2
                         ORDER BY webhook_id, lane FOR NO KEY UPDATE";
             let leave = "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
             self.write(|tx| {
                 let webhooks = &webhooks;
                 async move {
                     let rows = tx.query(lock, &[webhooks, &epoch.0]).await?;
-                    let held = rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
-                    let held = held.collect::<Result<Keys, Failure>>()?;
+                    let claimed = rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
+                    let claimed = claimed.collect::<Result<Keys, Failure>>()?;
                     tx.execute(leave, &[webhooks, &epoch.0]).await?;
-                    lanes::release_lanes(&tx, &held, epoch).await
+                    lanes::release_lanes(&tx, &claimed, epoch).await
                 }
             })
             .await?;
@@ -185,7 +187,7 @@ impl Leases for Postgres {
         })
     }
 
-    fn release_panicked(
+    fn release_crashed(
         &self,
         epoch: Epoch,
         now: Time,
@@ -200,7 +202,7 @@ impl Leases for Postgres {
 
     fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
         let (sender, reply) = oneshot::channel();
-        self.writer.mark(epoch, delivery_id, Box::new(move |result| drop(sender.send(result))));
+        self.writer.mark_sending(epoch, delivery_id, Box::new(move |result| drop(sender.send(result))));
         Box::pin(async {
             reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
         })
@@ -281,8 +283,8 @@ struct Locked {
 #[derive(Default)]
 struct Chosen {
     taken: BTreeMap<LaneCode, Given>,
-    /// Lanes with more due deliveries: the caller holds them and claims again.
-    held: Keys,
+    /// Lanes with more due deliveries: they stay claimed by the caller, which claims from them again.
+    claimed_lanes: Keys,
     /// Lanes whose wake time is recomputed from what is still waiting in them.
     done: Keys,
     /// Lanes from which nothing may be claimed before the given time.
@@ -366,7 +368,7 @@ impl Claiming<'_> {
         let mut given = chosen.taken;
         let claims = self.lanes.iter().map(|capacity| {
             let Given { deliveries, more } = given.remove(&lane_code(&capacity.key)).unwrap_or_default();
-            LaneClaim { key: capacity.key.clone(), deliveries, more }
+            LaneClaim { key: capacity.key.clone(), deliveries, has_more_due: more }
         });
         Ok(Some(claims.collect()))
     }
@@ -419,7 +421,7 @@ impl Claiming<'_> {
             let key = lane_code(&capacity.key);
             let Some(about) = locked.get(&key) else { continue };
             if about.assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != self.epoch.0) {
-                // Release the lane: the assigned node does not see lanes that another node holds.
+                // Release the lane: the assigned node does not see lanes that another node has claimed.
                 chosen.let_go.insert(key);
                 continue;
             }
@@ -443,7 +445,7 @@ impl Claiming<'_> {
         self.read_due_lanes(tx, &capacities, &mut chosen.taken).await?;
         for key in orders.into_iter().chain(capacities.iter().map(|capacity| lane_code(&capacity.key))) {
             match chosen.taken.get(&key).is_some_and(|taking| taking.more) {
-                true => chosen.held.insert(key),
+                true => chosen.claimed_lanes.insert(key),
                 false => chosen.done.insert(key),
             };
         }
@@ -487,17 +489,17 @@ impl Claiming<'_> {
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
         tx.prepare(&[
             MOVE_TO_LEASED,
-            lanes::HOLD_LANES,
+            lanes::MARK_LANES_CLAIMED,
             lanes::RELEASE_LANES,
             lanes::LOCK_UNCONTENDED,
             lanes::RECOMPUTE_LANES,
         ])
         .await?;
-        let (moved, let_go, held, quiet) = tokio::join!(
+        let (moved, let_go, marked, quiet) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE_TO_LEASED, &moving).await } },
             lanes::release_lanes(tx, &chosen.let_go, self.epoch),
-            lanes::hold(tx, &chosen.held, self.epoch),
+            lanes::mark_claimed(tx, &chosen.claimed_lanes, self.epoch),
             lanes::lock_uncontended(tx, &chosen.done),
         );
         let moved = moved?;
@@ -511,7 +513,7 @@ impl Claiming<'_> {
             *taken.lock() = chosen.to_taken();
         }
         let_go?;
-        held?;
+        marked?;
         // Lanes into which another transaction is inserting keep their wake time; that transaction sends a hint after
         // commit.
         let quiet = quiet?;
@@ -644,8 +646,8 @@ pub(super) fn read_due(row: &Row) -> Result<(ClaimedDelivery, bool), Failure> {
         id: get(row, 1)?,
         webhook_id: get(row, 6)?,
         due: get(row, 2)?,
-        rescues: plain::<i32>(row, 3)?.unsigned_abs(),
-        sender_deaths: plain::<i32>(row, 4)?.unsigned_abs(),
+        abnormal_releases: plain::<i32>(row, 3)?.unsigned_abs(),
+        crash_count: plain::<i32>(row, 4)?.unsigned_abs(),
         format: get(row, 7)?,
         attempt_count: plain::<i32>(row, 8)?.unsigned_abs(),
         created_at: get(row, 9)?,

@@ -34,15 +34,15 @@ const UPDATE_LANES: &str = "UPDATE lanes SET wake_at = $3 WHERE ctid = ANY(ARRAY
                  AND wake_at > $3 AND wake_at < $4
              OFFSET 0) l))";
 /// Locks rows in the order of their webhooks, as every other writer does.
-const LOCK_PAUSES: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
-     WHERE hold_until >= $1 AND hold_until < $2 OR circuit_until >= $1 AND circuit_until < $2
+const LOCK_PAUSES: &str = "SELECT webhook_id, paused_until, circuit FROM webhook_runtime
+     WHERE paused_until >= $1 AND paused_until < $2 OR circuit_until >= $1 AND circuit_until < $2
      ORDER BY webhook_id FOR UPDATE";
 const UPDATE_PAUSES: &str =
-    "UPDATE webhook_runtime r SET hold_until = k.hold_until, circuit = coalesce(k.circuit, r.circuit),
+    "UPDATE webhook_runtime r SET paused_until = k.paused_until, circuit = coalesce(k.circuit, r.circuit),
          circuit_until = coalesce(k.circuit_until, r.circuit_until),
          circuit_since = coalesce(k.circuit_since, r.circuit_since)
      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-         AS k(webhook_id, hold_until, circuit, circuit_until, circuit_since)
+         AS k(webhook_id, paused_until, circuit, circuit_until, circuit_since)
      WHERE r.webhook_id = k.webhook_id";
 
 /// Lowers the generation of closed circuits that comes from the abandoned time; otherwise newer circuits would

@@ -16,7 +16,7 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, ReserveResult, StoreFuture,
+    ConfirmationRequestResult, EmailAddress, EmailAddresses, EmailReservation, ReserveResult, StoreFuture,
 };
 
 const SELECT_ADDRESSES: &str =
@@ -60,10 +60,10 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
     ("old usage of email limits", DELETE_USAGE),
 ];
 
-impl MailAddresses for Postgres {
+impl EmailAddresses for Postgres {
     fn request_confirmation(
         &self,
-        reservation: MailReservation,
+        reservation: EmailReservation,
     ) -> StoreFuture<'_, ConfirmationRequestResult> {
         Box::pin(async move { self.administer(|tx| request(tx, &reservation)).await })
     }
@@ -78,7 +78,7 @@ impl MailAddresses for Postgres {
         })
     }
 
-    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<EmailAddress>> {
         Box::pin(async move {
             self.write(|tx| async move {
                 let rows = tx.query(CLAIM_DUE, &[&Col(now), &(limit as i64)]).await?;
@@ -123,7 +123,7 @@ impl MailAddresses for Postgres {
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>> {
+    ) -> StoreFuture<'_, Vec<EmailAddress>> {
         Box::pin(
             async move { self.list_for(&tenant_id, |session| find(session, &tenant_id, &addresses)).await },
         )
@@ -133,18 +133,18 @@ impl MailAddresses for Postgres {
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>> {
+    ) -> StoreFuture<'_, Vec<EmailAddress>> {
         Box::pin(async move { self.read(|session| find(session, &tenant_id, &addresses)).await })
     }
 
-    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult> {
+    fn reserve_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ReserveResult> {
         Box::pin(async move {
             let reservation = &reservation;
             self.write(|tx| async move { reserve(&tx, reservation).await }).await
         })
     }
 
-    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()> {
+    fn release_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let reservation = &reservation;
             self.write(|tx| async move { release(&tx, reservation).await }).await
@@ -164,13 +164,13 @@ impl MailAddresses for Postgres {
     }
 }
 
-async fn find(session: Tx, tenant_id: &TenantId, addresses: &[String]) -> Result<Vec<MailAddress>, Failure> {
+async fn find(session: Tx, tenant_id: &TenantId, addresses: &[String]) -> Result<Vec<EmailAddress>, Failure> {
     let rows = session.query(SELECT_ADDRESSES, &[&tenant_id.as_str(), &addresses]).await?;
     rows.iter().map(read).collect()
 }
 
-async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRequestResult, Failure> {
-    let MailReservation { tenant_id, address, at, .. } = reservation;
+async fn request(tx: Tx, reservation: &EmailReservation) -> Result<ConfirmationRequestResult, Failure> {
+    let EmailReservation { tenant_id, address, at, .. } = reservation;
     // The lock serializes requests of one tenant, and prevents a concurrent deletion of the tenant.
     tenancy::lock(&tx, tenant_id).await?;
     let exists = "SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL";
@@ -191,7 +191,7 @@ async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRe
 }
 
 /// Counts an email against both limits, or against neither.
-async fn reserve(tx: &Session, reservation: &MailReservation) -> Result<ReserveResult, Failure> {
+async fn reserve(tx: &Session, reservation: &EmailReservation) -> Result<ReserveResult, Failure> {
     let (purpose, now) = (Col(reservation.purpose), Col(reservation.at));
     let mut reserved = Vec::new();
     for (scope, key, limit) in reservation.limits() {
@@ -208,7 +208,7 @@ async fn reserve(tx: &Session, reservation: &MailReservation) -> Result<ReserveR
     Ok(ReserveResult::Reserved)
 }
 
-async fn release(tx: &Session, reservation: &MailReservation) -> Result<(), Failure> {
+async fn release(tx: &Session, reservation: &EmailReservation) -> Result<(), Failure> {
     let (purpose, now) = (Col(reservation.purpose), Col(reservation.at));
     for (scope, key, _) in reservation.limits() {
         let row = tx.query_one(LOCK_USAGE, &[&Col(scope), &key, &purpose, &now]).await?;
@@ -226,9 +226,9 @@ pub(super) async fn delete_tenant(tx: &Session, tenant_id: &TenantId) -> Result<
     tx.execute(delete, &[&tenant_id.as_str()]).await.map(drop)
 }
 
-fn read(row: &Row) -> Result<MailAddress, Failure> {
+fn read(row: &Row) -> Result<EmailAddress, Failure> {
     let confirmed_at: Option<Time> = get_opt(row, 4)?;
-    Ok(MailAddress {
+    Ok(EmailAddress {
         tenant_id: get(row, 0)?,
         address: plain(row, 1)?,
         requested_at: get_opt(row, 2)?,

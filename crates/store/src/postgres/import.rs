@@ -49,7 +49,7 @@ const SAVE_PROGRESS: &str =
 /// Creates one lane for each queue with waiting deliveries, with its wake time computed.
 const INSERT_LANES: &str = "INSERT INTO lanes (webhook_id, lane, wake_at, pool)
      SELECT h.webhook_id, h.lane,
-            greatest(h.due, CASE WHEN r.paused THEN $1::bigint ELSE greatest(r.hold_until, r.circuit_until) END),
+            greatest(h.due, CASE WHEN r.paused THEN $1::bigint ELSE greatest(r.paused_until, r.circuit_until) END),
             coalesce(t.pool, $2)
      FROM (SELECT DISTINCT ON (webhook_id, lane) webhook_id, lane, due FROM waiting
            ORDER BY webhook_id, lane, sort_key, seq) h

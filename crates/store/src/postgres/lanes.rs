@@ -28,7 +28,7 @@ macro_rules! early_lanes {
             "r AS MATERIALIZED (
          SELECT webhook_id, CASE WHEN paused THEN ",
             $forever,
-            "::bigint ELSE greatest(hold_until, circuit_until) END AS until
+            "::bigint ELSE greatest(paused_until, circuit_until) END AS until
          FROM webhook_runtime WHERE webhook_id = ANY(",
             $webhooks,
             "::uuid[]) ORDER BY webhook_id FOR SHARE)"
@@ -63,7 +63,7 @@ pub(super) use early_lanes;
 pub(super) use wake_lanes;
 
 const INSERT_WAITING: &str =
-    "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, rescues, deaths)
+    "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, abnormal_releases, crash_count)
      SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
                           $7::bigint[], $8::integer[], $9::integer[])";
 /// Locks lanes one after the other in key order, and creates those with a wake time ($3). A lane with $4 is locked
@@ -74,7 +74,7 @@ const INSERT_WAITING: &str =
 /// lanes before it are locked. `webhook_runtime` rows were locked before; one that was inserted since is not
 /// waited for.
 const LOCK_OR_CREATE_LANES: &str = "WITH r AS MATERIALIZED (
-         SELECT webhook_id, CASE WHEN paused THEN $6::bigint ELSE greatest(hold_until, circuit_until) END AS until
+         SELECT webhook_id, CASE WHEN paused THEN $6::bigint ELSE greatest(paused_until, circuit_until) END AS until
          FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[]) ORDER BY webhook_id FOR SHARE SKIP LOCKED),
      taken AS MATERIALIZED (
          SELECT k.webhook_id, k.lane, k.wake_at, f.is_there, e.is_early
@@ -115,11 +115,11 @@ pub(super) const SET_WAKE: &str = "WITH k AS MATERIALIZED (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NULL)
      UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
          WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane ORDER BY w.sort_key, w.seq LIMIT 1), (SELECT
-             CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+             CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.paused_until, r.circuit_until) END
              FROM webhook_runtime r WHERE r.webhook_id = l.webhook_id))
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
-/// Sets the wake time of lanes as `SET_WAKE` does, but not before $3, and clears their holder.
+/// Sets the wake time of lanes as `SET_WAKE` does, but not before $3, and ends their claims.
 pub(super) const RECOMPUTE_LANES: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
@@ -128,7 +128,7 @@ pub(super) const RECOMPUTE_LANES: &str = "WITH k AS MATERIALIZED (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NULL)
      UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
          WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane ORDER BY w.sort_key, w.seq
-         LIMIT 1), $3::bigint), held_by = NULL
+         LIMIT 1), $3::bigint), claimed_by = NULL
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook_id = l.webhook_id AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// Locks lanes exclusively, skipping those into which another transaction is inserting.
@@ -136,25 +136,25 @@ pub(super) const LOCK_UNCONTENDED: &str = "SELECT l.webhook_id, l.lane
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
          SELECT * FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
          LIMIT 1 FOR UPDATE SKIP LOCKED) l";
-macro_rules! set_holder {
+macro_rules! set_claimed_by {
     ($now:literal, $then:literal) => {
         concat!(
             "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"
-                 AND l.held_by ",
+                 AND l.claimed_by ",
             $now,
             " $3::bigint LIMIT 1) l)
-     UPDATE lanes SET held_by = ",
+     UPDATE lanes SET claimed_by = ",
             $then,
             " WHERE ctid = ANY(ARRAY(SELECT tid FROM k))"
         )
     };
 }
-pub(super) const HOLD_LANES: &str = set_holder!("IS DISTINCT FROM", "$3");
-pub(super) const RELEASE_LANES: &str = set_holder!("=", "NULL");
-const BLOCKED_UNTIL: &str = "SELECT webhook_id,
-         CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
+pub(super) const MARK_LANES_CLAIMED: &str = set_claimed_by!("IS DISTINCT FROM", "$3");
+pub(super) const RELEASE_LANES: &str = set_claimed_by!("=", "NULL");
+const SELECT_BLOCKED_UNTIL: &str = "SELECT webhook_id,
+         CASE WHEN paused THEN $2::bigint ELSE greatest(paused_until, circuit_until) END
      FROM webhook_runtime WHERE webhook_id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
@@ -169,16 +169,17 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("recompute lanes", SET_WAKE),
     ("recompute and release lanes", RECOMPUTE_LANES),
     ("lock uncontended lanes", LOCK_UNCONTENDED),
-    ("hold lanes", HOLD_LANES),
+    ("mark lanes claimed", MARK_LANES_CLAIMED),
     ("release lanes", RELEASE_LANES),
-    ("blocked webhooks", BLOCKED_UNTIL),
+    ("blocked webhooks", SELECT_BLOCKED_UNTIL),
 ];
 
-/// Counters of a delivery whose nodes died.
+/// How often the lease of a delivery has ended without an outcome because its node died, its task panicked, or its
+/// outcome could not be stored; `crash_count` is how often of these it was known to be sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RescueCounts {
-    pub(super) rescues: i32,
-    pub(super) sender_deaths: i32,
+pub(super) struct ReleaseCounts {
+    pub(super) abnormal_releases: i32,
+    pub(super) crash_count: i32,
 }
 
 /// Position of a delivery, which stays the same in `waiting` and `leased`.
@@ -196,7 +197,7 @@ pub(super) struct WaitingDelivery {
     pub(super) sort_key: LanePosition,
     pub(super) due: Time,
     pub(super) created_at: Time,
-    pub(super) rescued: RescueCounts,
+    pub(super) release_counts: ReleaseCounts,
 }
 
 /// Lanes by webhook and code, in the order in which they are locked.
@@ -235,7 +236,7 @@ impl LaneLocks {
         self.0.entry((webhook_id, lane)).or_default().fully = true;
     }
 
-    /// Locks a lane so that its holder can be cleared, if it exists.
+    /// Locks a lane so that its claim can be ended, if it exists.
     pub(super) fn release(&mut self, webhook_id: WebhookId, lane: &str) {
         let lock = self.0.entry((webhook_id, lane.to_owned())).or_default();
         lock.change = true;
@@ -319,8 +320,8 @@ pub(super) async fn insert_waiting(tx: &Session, waits: &[WaitingDelivery]) -> R
             &waits.iter().map(|wait| wait.sort_key.seq).collect::<Vec<_>>(),
             &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
             &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.rescued.sender_deaths).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.release_counts.abnormal_releases).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.release_counts.crash_count).collect::<Vec<_>>(),
         ],
     )
     .await?;
@@ -350,7 +351,7 @@ async fn lock_lanes_of(tx: &Session, how: &str, webhook_id: WebhookId) -> Result
     rows.iter().map(|row| Ok((webhook_id, plain(row, 0)?))).collect()
 }
 
-/// Sets the wake time of lanes, whichever node holds them, after a delivery in them was added, changed or removed.
+/// Sets the wake time of lanes, whichever node has claimed them, after a delivery in them was added, changed or removed.
 /// They must be locked exclusively (`FOR UPDATE`); for ordered lanes any lock is enough.
 pub(super) async fn set_by_first(tx: &Session, keys: &Keys) -> Result<(), Failure> {
     if keys.is_empty() {
@@ -368,7 +369,7 @@ pub(super) async fn blocked_until(
     webhooks: &[WebhookId],
 ) -> Result<BTreeMap<WebhookId, Time>, Failure> {
     let webhooks: Vec<_> = webhooks.iter().map(|webhook_id| Col(*webhook_id)).collect();
-    let rows = tx.query(BLOCKED_UNTIL, &[&webhooks, &Col(Time::FAR_FUTURE)]).await?;
+    let rows = tx.query(SELECT_BLOCKED_UNTIL, &[&webhooks, &Col(Time::FAR_FUTURE)]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
@@ -382,17 +383,17 @@ pub(super) async fn lock_uncontended(tx: &Session, keys: &Keys) -> Result<Keys, 
     rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
 }
 
-/// Sets the holder of locked lanes.
-pub(super) async fn hold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    set_holder(tx, HOLD_LANES, keys, epoch).await
+/// Marks locked lanes as claimed by an epoch.
+pub(super) async fn mark_claimed(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+    set_claimed_by(tx, MARK_LANES_CLAIMED, keys, epoch).await
 }
 
-/// Clears the holder of locked lanes, if the epoch holds them.
+/// Ends the claims of locked lanes, if the epoch has claimed them.
 pub(super) async fn release_lanes(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    set_holder(tx, RELEASE_LANES, keys, epoch).await
+    set_claimed_by(tx, RELEASE_LANES, keys, epoch).await
 }
 
-async fn set_holder(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+async fn set_claimed_by(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
     if keys.is_empty() {
         return Ok(());
     }
@@ -402,7 +403,7 @@ async fn set_holder(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Resul
 }
 
 /// Recomputes lanes that are locked exclusively (`FOR UPDATE`) from what is waiting in them, with a wake time no
-/// earlier than `not_before`. Clears their holder and deletes empty lanes.
+/// earlier than `not_before`. Ends their claims and deletes empty lanes.
 pub(super) async fn recompute_lane(tx: &Session, keys: &Keys, not_before: Time) -> Result<(), Failure> {
     if keys.is_empty() {
         return Ok(());
@@ -412,7 +413,7 @@ pub(super) async fn recompute_lane(tx: &Session, keys: &Keys, not_before: Time) 
     Ok(())
 }
 
-/// Recomputes every lane of a webhook after its `webhook_runtime` row has changed, and clears their holders.
+/// Recomputes every lane of a webhook after its `webhook_runtime` row has changed, and ends their claims.
 pub(super) async fn recompute_lanes(tx: &Session, webhook_id: WebhookId) -> Result<(), Failure> {
     let keys = lock_all(tx, webhook_id).await?;
     settle_blocked(tx, webhook_id, &keys).await

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use super::{
     convert::{Col, get, plain, text_opt},
-    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
+    lanes::{self, Keys, LaneLocks, LanePosition, ReleaseCounts, WaitingDelivery},
     redrive,
     session::{Failure, Session, Tx},
     writer::UncertainLeases,
@@ -27,13 +27,13 @@ const RELEASE_LEASES: &str = "WITH k AS MATERIALIZED (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery_id = k.delivery_id
              LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
-     RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel";
+     RETURNING delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel";
 const DELETE_ASSIGNMENTS: &str =
     "DELETE FROM webhook_assignments WHERE webhook_id = ANY($1::uuid[]) AND epoch = $2";
-const OWNED_LEASES: &str =
+const SELECT_OWNED_LEASES: &str =
     "SELECT delivery_id FROM leased WHERE epoch = $1 AND delivery_id > $2 ORDER BY delivery_id LIMIT $3";
-const OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE held_by = $1 LIMIT $2";
-const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = $1 LIMIT $2";
+const SELECT_OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE claimed_by = $1 LIMIT $2";
+const SELECT_OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = $1 LIMIT $2";
 const SELECT_CREATED_AT: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// Statements whose cost must be proportional to the rows they change; a test checks their query plans.
@@ -43,13 +43,13 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("mark as sending", MARK_SENDING),
     ("release", RELEASE_LEASES),
     ("creation times", SELECT_CREATED_AT),
-    ("owned leases", OWNED_LEASES),
-    ("owned lanes", OWNED_LANES),
-    ("owned assignments", OWNED_ASSIGNMENTS),
+    ("owned leases", SELECT_OWNED_LEASES),
+    ("owned lanes", SELECT_OWNED_LANES),
+    ("owned assignments", SELECT_OWNED_ASSIGNMENTS),
 ];
 
 /// Marks leases as being sent. Returns those that existed.
-pub(super) async fn mark(
+pub(super) async fn mark_sending(
     tx: Tx,
     leases: &[(Epoch, DeliveryId)],
 ) -> Result<BTreeSet<(Epoch, DeliveryId)>, Failure> {
@@ -68,35 +68,35 @@ pub(super) async fn owned_by(
 ) -> Result<Owned, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let from = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
-    let rows = session.query(OWNED_LEASES, &[&epoch.0, &from, &limit]).await?;
+    let rows = session.query(SELECT_OWNED_LEASES, &[&epoch.0, &from, &limit]).await?;
     let leases = rows.iter().map(|row| get(row, 0)).collect::<Result<_, Failure>>()?;
     if after.is_some() {
         return Ok(Owned { leases, ..Owned::default() });
     }
-    let rows = session.query(OWNED_LANES, &[&epoch.0, &limit]).await?;
+    let rows = session.query(SELECT_OWNED_LANES, &[&epoch.0, &limit]).await?;
     let lane = |row: &Row| Ok(LaneKey { webhook_id: get(row, 0)?, lane: get(row, 1)? });
     let lanes = rows.iter().map(lane).collect::<Result<_, Failure>>()?;
-    let rows = session.query(OWNED_ASSIGNMENTS, &[&epoch.0, &limit]).await?;
+    let rows = session.query(SELECT_OWNED_ASSIGNMENTS, &[&epoch.0, &limit]).await?;
     let assignments = rows.iter().map(|row| get(row, 0)).collect::<Result<_, Failure>>()?;
     Ok(Owned { leases, lanes, assignments })
 }
 
 /// Ends leases without outcomes: the deliveries wait again, or are cancelled if a cancellation was requested. Adds
-/// `panics` of their tasks to their counts.
+/// `crashes` to their counts.
 pub(super) async fn release(
     tx: Tx,
     epoch: Epoch,
     now: Time,
     deliveries: &[(DeliveryId, Time)],
-    panics: i32,
+    crashes: i32,
 ) -> Result<usize, Failure> {
     // A delivery that is listed twice is released once, with its first due time.
     let due: HashMap<_, _> = deliveries.iter().rev().copied().collect();
     let leases: Vec<_> = due.keys().map(|delivery_id| (epoch, *delivery_id)).collect();
     let mut orphans = delete_leases(&tx, &leases).await?;
     for orphan in &mut orphans {
-        orphan.rescued.rescues += panics;
-        orphan.rescued.sender_deaths += panics;
+        orphan.release_counts.abnormal_releases += crashes;
+        orphan.release_counts.crash_count += crashes;
     }
     let keys: Keys =
         orphans.iter().map(|one| (one.position.webhook_id, one.position.lane.code().into_owned())).collect();
@@ -116,9 +116,12 @@ pub(super) async fn release(
 /// Returns leases whose commit is uncertain. Once this transaction has locked the node's row, the transactions in
 /// doubt have ended, and a statement that the server has yet to execute finds the raised fence there.
 pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64) -> Result<usize, Failure> {
-    let UncertainLeases { leases: doubts, lanes: held, assigned } = open;
-    let epochs: BTreeSet<_> =
-        doubts.iter().map(|(epoch, ..)| epoch.0).chain(held.iter().map(|(epoch, _)| epoch.0)).collect();
+    let UncertainLeases { leases: doubts, lanes: claimed_lanes, assigned } = open;
+    let epochs: BTreeSet<_> = doubts
+        .iter()
+        .map(|(epoch, ..)| epoch.0)
+        .chain(claimed_lanes.iter().map(|(epoch, _)| epoch.0))
+        .collect();
     let epochs: Vec<_> = epochs.into_iter().collect();
     let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
     tx.query(wait_for, &[&epochs]).await?;
@@ -131,7 +134,7 @@ pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64)
     let latest = due.values().copied().max().unwrap_or_default();
     let mut locks = locks_for(&orphans, due_of);
     locks.change_all();
-    for (_, (webhook_id, code)) in held {
+    for (_, (webhook_id, code)) in claimed_lanes {
         locks.release(*webhook_id, code);
     }
     locks.lock(&tx).await?;
@@ -145,7 +148,8 @@ pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64)
     }
     return_to_lanes(&tx, orphans, due_of, latest).await?;
     for epoch in epochs {
-        let own: Keys = held.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
+        let own: Keys =
+            claimed_lanes.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
         lanes::release_lanes(&tx, &own, Epoch(epoch)).await?;
     }
     Ok(count)
@@ -154,7 +158,7 @@ pub(super) async fn return_uncertain(tx: Tx, open: &UncertainLeases, fence: i64)
 /// Delivery whose lease has just ended.
 pub(super) struct Orphan {
     pub(super) position: LanePosition,
-    pub(super) rescued: RescueCounts,
+    pub(super) release_counts: ReleaseCounts,
     pub(super) sending: i32,
     pub(super) cancel: Option<String>,
 }
@@ -166,8 +170,8 @@ pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
         lane: get(row, 2)?,
         seq: plain(row, 3)?,
     };
-    let rescued = RescueCounts { rescues: plain(row, 4)?, sender_deaths: plain(row, 5)? };
-    Ok(Orphan { position, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
+    let release_counts = ReleaseCounts { abnormal_releases: plain(row, 4)?, crash_count: plain(row, 5)? };
+    Ok(Orphan { position, release_counts, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
 }
 
 /// Ends leases. They are locked by a separate statement first: a single statement that locks and deletes would
@@ -249,7 +253,7 @@ pub(super) async fn return_to_lanes(
             due: due(orphan.position.delivery_id),
             created_at: created.get(&orphan.position.delivery_id).copied().unwrap_or(now),
             sort_key: orphan.position,
-            rescued: orphan.rescued,
+            release_counts: orphan.release_counts,
         })
         .collect();
     lanes::insert_waiting(tx, &waits).await?;

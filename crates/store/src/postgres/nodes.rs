@@ -24,9 +24,9 @@ const SELECT_LEASING_EPOCHS: &str = "WITH RECURSIVE leasing(epoch) AS (
          SELECT (SELECT l.epoch FROM leased l WHERE l.epoch > o.epoch ORDER BY l.epoch LIMIT 1)
          FROM leasing o WHERE o.epoch IS NOT NULL)
      SELECT epoch FROM leasing WHERE epoch IS NOT NULL";
-/// Epochs that have a node row, a held lane or an assignment.
+/// Epochs that have a node row, a claimed lane or an assignment.
 const SELECT_EPOCH_OWNERS: &str = "SELECT epoch FROM nodes
-     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL
+     UNION SELECT claimed_by FROM lanes WHERE claimed_by IS NOT NULL
      UNION SELECT epoch FROM webhook_assignments";
 /// Deletes in order, since two nodes may rescue the same epoch.
 const DELETE_ASSIGNMENTS: &str = "DELETE FROM webhook_assignments WHERE webhook_id = ANY(ARRAY(
@@ -187,10 +187,9 @@ pub(super) async fn leasing(session: &Session) -> Result<Vec<i64>, Failure> {
 /// deletion waits for transactions of the node that are about to commit.
 async fn finish(tx: Tx, dead: Epoch) -> Result<(), Failure> {
     tx.execute("DELETE FROM nodes WHERE epoch = $1", &[&dead.0]).await?;
-    let held =
-        "SELECT webhook_id, lane FROM lanes WHERE held_by = $1 ORDER BY webhook_id, lane FOR NO KEY UPDATE";
-    if tx.exists(held, &[&dead.0]).await? {
-        tx.execute("UPDATE lanes SET held_by = NULL WHERE held_by = $1", &[&dead.0]).await?;
+    let has_leases = "SELECT webhook_id, lane FROM lanes WHERE claimed_by = $1 ORDER BY webhook_id, lane FOR NO KEY UPDATE";
+    if tx.exists(has_leases, &[&dead.0]).await? {
+        tx.execute("UPDATE lanes SET claimed_by = NULL WHERE claimed_by = $1", &[&dead.0]).await?;
     }
     Ok(())
 }
@@ -201,8 +200,8 @@ async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<BatchPro
     let leases = rows.iter().map(|row| Ok((dead, get(row, 0)?))).collect::<Result<Vec<_>, Failure>>()?;
     let mut orphans = leases::delete_leases(&tx, &leases).await?;
     for orphan in &mut orphans {
-        orphan.rescued.rescues += 1;
-        orphan.rescued.sender_deaths += orphan.sending;
+        orphan.release_counts.abnormal_releases += 1;
+        orphan.release_counts.crash_count += orphan.sending;
     }
     let moved_count = orphans.len();
     leases::locks_for(&orphans, |_| now).lock(&tx).await?;

@@ -223,14 +223,14 @@ impl Notifications for Postgres {
     fn claim_notifications(
         &self,
         now: Time,
-        hold_until: Time,
+        claimed_until: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<StoredNotification>> {
         Box::pin(async move {
             let taken = self.write(|tx| async move {
                 let rows =
-                    tx.query(CLAIM_NOTIFICATIONS, &[&Col(now), &Col(hold_until), &(limit as i64)]).await?;
-                rows.iter().map(read_notice).collect::<Result<Vec<_>, _>>()
+                    tx.query(CLAIM_NOTIFICATIONS, &[&Col(now), &Col(claimed_until), &(limit as i64)]).await?;
+                rows.iter().map(read_notification).collect::<Result<Vec<_>, _>>()
             });
             let mut taken = taken.await?;
             taken.sort_by_key(|taken| taken.notification.id);
@@ -270,7 +270,7 @@ impl Notifications for Postgres {
             let values: [&(dyn ToSql + Sync); 4] = [&owner, &before, &limit, &offset];
             let values = &values;
             self.list_for(&tenant_id, |session| async move {
-                session.query(LIST_NOTIFICATIONS, values).await?.iter().map(read_notice).collect()
+                session.query(LIST_NOTIFICATIONS, values).await?.iter().map(read_notification).collect()
             })
             .await
         })
@@ -357,7 +357,7 @@ fn read_folded(row: &Row, from: usize) -> Result<OccurrenceGroup, Failure> {
     })
 }
 
-fn read_notice(row: &Row) -> Result<StoredNotification, Failure> {
+fn read_notification(row: &Row) -> Result<StoredNotification, Failure> {
     let OccurrenceGroup { count, first_at, last_at, details } = read_folded(row, 4)?;
     let notification = Notification {
         id: get(row, 0)?,

@@ -14,8 +14,8 @@ use super::{
     session::{Failure, Session, Tx},
 };
 use crate::{
-    CancelResult, Epoch, EventSummary, Operation, OperationProgress, OperationStep, Operations, PageRequest,
-    RedriveResult, Scan, ScanCursor, ScanPage, SettleProgress, StepResult, StoreFuture, Task,
+    CancelResult, CollectProgress, Epoch, EventSummary, Operation, OperationProgress, OperationStep,
+    Operations, PageRequest, RedriveResult, Scan, ScanCursor, ScanPage, StepResult, StoreFuture, Task,
 };
 
 macro_rules! operation {
@@ -23,7 +23,7 @@ macro_rules! operation {
         concat!(
             $before,
             " id, tenant_id, request, state, created_by, created_at, start_at, started_at, finished_at, updated_at,
-             held_by,
+             claimed_by,
               cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled, errors,
               rate_since,
               rate_base ",
@@ -37,7 +37,7 @@ const INSERT_OPERATION: &str =
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 const SELECT_OPERATION: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant_id = $2");
 const LOCK_HELD_OPERATION: &str =
-    operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
+    operation!("SELECT", "FROM operations WHERE id = $1 AND claimed_by = $2 FOR UPDATE");
 const LIST_OPERATIONS: &str = operation!(
     "SELECT",
     "FROM operations WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
@@ -49,18 +49,18 @@ const SET_STATE: &str = "UPDATE operations SET state = $4, updated_at = $5,
          rate_since = $5, rate_base = done
      WHERE id = $1 AND tenant_id = $2 AND state = $3";
 const CLAIM_OPERATIONS: &str = operation!(
-    "UPDATE operations SET held_by = $1, rate_since = $2, rate_base = done, started_at = coalesce(started_at, $2),
+    "UPDATE operations SET claimed_by = $1, rate_since = $2, rate_base = done, started_at = coalesce(started_at, $2),
          state = CASE WHEN state = 'scheduled' THEN 'running' ELSE state END
      WHERE id = ANY(ARRAY(
          SELECT id FROM operations o WHERE open AND start_at <= $2 AND state <> 'paused'
              AND NOT id = ANY($3::uuid[])
-             AND (held_by IS NULL OR held_by = $1 OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.epoch = o.held_by))
+             AND (claimed_by IS NULL OR claimed_by = $1 OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.epoch = o.claimed_by))
          ORDER BY start_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING",
     ""
 );
-const SET_TOTAL: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND held_by = $2";
+const SET_TOTAL: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND claimed_by = $2";
 const IS_HELD: &str =
-    "SELECT 1 FROM operations WHERE id = $1 AND tenant_id = $2 AND held_by = $3 AND state = 'running'
+    "SELECT 1 FROM operations WHERE id = $1 AND tenant_id = $2 AND claimed_by = $3 AND state = 'running'
     FOR UPDATE";
 const SAVE_PROGRESS: &str = "UPDATE operations SET done = done + $2, skipped = skipped + $3, updated_at = $4,
          cursor_event_id = coalesce($5, cursor_event_id),
@@ -83,10 +83,10 @@ const DELETE_ITEMS: &str =
     "DELETE FROM operation_items WHERE operation_id = $1 AND delivery_id = ANY($2::uuid[])";
 const UPDATE_SETTLED: &str =
     "UPDATE operations SET delivered = $2, failed = $3, cancelled = $4, errors = $5 WHERE id = $1";
-const RELEASE_ENDED_OPERATION: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
+const RELEASE_ENDED_OPERATION: &str = "UPDATE operations SET claimed_by = NULL, open = (state = 'paused'),
          state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
          finished_at = CASE WHEN state = 'paused' THEN NULL ELSE coalesce(finished_at, $3) END
-     WHERE id = $1 AND held_by = $2 AND state IN ('delivering', 'cancelled', 'paused')";
+     WHERE id = $1 AND claimed_by = $2 AND state IN ('delivering', 'cancelled', 'paused')";
 const PRUNE_OPERATIONS: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
          SELECT id FROM operations WHERE NOT open AND id < $1 AND finished_at < $2 ORDER BY id LIMIT $3
          FOR UPDATE SKIP LOCKED))";
@@ -118,7 +118,7 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
         began_at: get_opt(row, 7)?,
         finished_at: get_opt(row, 8)?,
         updated_at: get(row, 9)?,
-        held_by: plain::<Option<i64>>(row, 10)?.map(Epoch),
+        claimed_by: plain::<Option<i64>>(row, 10)?.map(Epoch),
         cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
         progress: OperationProgress {
             total: plain::<Option<i64>>(row, 13)?.map(i64::unsigned_abs),
@@ -224,17 +224,17 @@ impl Operations for Postgres {
         })
     }
 
-    fn settle_operation(
+    fn collect_operation_results(
         &self,
         id: OperationId,
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> StoreFuture<'_, SettleProgress> {
+    ) -> StoreFuture<'_, CollectProgress> {
         Box::pin(async move { self.write(|tx| settle(tx, id, epoch, after, limit)).await })
     }
 
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
+    fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| async move {
                 tx.execute(RELEASE_ENDED_OPERATION, &[&Col(id), &epoch.0, &Col(now)]).await.map(drop)
@@ -374,9 +374,9 @@ async fn settle(
     epoch: Epoch,
     after: Option<DeliveryId>,
     limit: usize,
-) -> Result<SettleProgress, Failure> {
+) -> Result<CollectProgress, Failure> {
     let Some(row) = tx.query_opt(LOCK_HELD_OPERATION, &[&Col(id), &epoch.0]).await? else {
-        return Ok(SettleProgress { next: None, open: 0, ended: 0 });
+        return Ok(CollectProgress { next: None, open: 0, ended: 0 });
     };
     let mut progress = read_operation(&row)?.progress;
     let after = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
@@ -396,5 +396,5 @@ async fn settle(
         tx.execute(UPDATE_SETTLED, &[&Col(id), &counts[0], &counts[1], &counts[2], &errors]).await?;
     }
     let next = items.last().filter(|_| items.len() == limit).map(|row| get(row, 0)).transpose()?;
-    Ok(SettleProgress { next, open: items.len() - settled.len(), ended: settled.len() })
+    Ok(CollectProgress { next, open: items.len() - settled.len(), ended: settled.len() })
 }

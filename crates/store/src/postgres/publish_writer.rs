@@ -24,7 +24,7 @@ use super::{
     session::{Failure, MAX_TRIES, Sessions},
 };
 use crate::{
-    Completion, InitialState, NewEvent, OrderedPosition, PublishResult,
+    Completion, InitialState, NewEvent, PublishResult, SequencePosition,
     batch::{self, BatchItem, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
@@ -112,7 +112,7 @@ async fn run_publish_writer(
         batch::gather(&mut batch, batch::LIMITS, || waiting.try_recv().ok());
         // Events of a blocked tenant are queued behind those already waiting.
         let mut batch: Vec<_> = batch.into_iter().filter_map(|publish| blocked.try_push(publish)).collect();
-        refuse_out_of_order(&mut batch, &queue);
+        refuse_after_failure(&mut batch, &queue);
         let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
         let publishing = publish_batch(&shared, &shared.publishing, &events);
         let results = shared.publish_watch.watch(publishing).await;
@@ -138,15 +138,15 @@ pub(super) fn finish(
     result: Result<PublishResult, StoreError>,
 ) {
     queue.release(publish.new.event.memory_bytes());
-    publish.new.order.iter().for_each(|ordered| ordered.record(&result));
+    publish.new.position.iter().for_each(|ordered| ordered.record(&result));
     complete(publish.done, result);
 }
 
 /// Removes and refuses publishes of a batch that would break their order.
-pub(super) fn refuse_out_of_order(batch: &mut Vec<QueuedPublish>, queue: &WaitingLimit) {
-    let mut out_of_order = batch::find_out_of_order(batch.iter().map(|publish| &publish.new)).into_iter();
-    for refused in batch.extract_if(.., |_| out_of_order.next().unwrap_or(false)) {
-        finish(queue, refused, Err(StoreError::OutOfOrder));
+pub(super) fn refuse_after_failure(batch: &mut Vec<QueuedPublish>, queue: &WaitingLimit) {
+    let mut is_refused = batch::find_refused(batch.iter().map(|publish| &publish.new)).into_iter();
+    for refused in batch.extract_if(.., |_| is_refused.next().unwrap_or(false)) {
+        finish(queue, refused, Err(StoreError::PrecedingEventFailed));
     }
 }
 
@@ -222,7 +222,7 @@ impl<'a> BatchProgress<'a> {
     }
 
     fn finish(&mut self, at: usize, result: Result<PublishResult, StoreError>) {
-        self.events[at].order.iter().for_each(|ordered| ordered.record(&result));
+        self.events[at].position.iter().for_each(|ordered| ordered.record(&result));
         self.results[at] = Some(PublishProgress::Finished(result));
     }
 
@@ -239,9 +239,9 @@ impl<'a> BatchProgress<'a> {
                 self.results[*at] = Some(PublishProgress::Blocked);
                 return false;
             }
-            let is_refused = new.order.as_ref().is_some_and(OrderedPosition::is_refused);
+            let is_refused = new.position.as_ref().is_some_and(SequencePosition::is_refused);
             if is_refused {
-                self.results[*at] = Some(PublishProgress::Finished(Err(StoreError::OutOfOrder)));
+                self.results[*at] = Some(PublishProgress::Finished(Err(StoreError::PrecedingEventFailed)));
             }
             !is_refused
         });

@@ -20,7 +20,7 @@ use tokio_postgres::types::ToSql;
 use super::{
     Postgres, Shared,
     convert::{Col, get, plain, text_opt},
-    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
+    lanes::{self, Keys, LaneLocks, LanePosition, ReleaseCounts, WaitingDelivery},
     leases::{Orphan, created, lock_leases, read_orphan},
     notifications,
     runtime_state::{self, RuntimeLock},
@@ -77,7 +77,7 @@ const DELETE_LEASES: &str = "WITH k AS MATERIALIZED (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id
                  AND (l.cancel IS NULL OR i.knows) LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
-     RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel";
+     RETURNING delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel";
 const SELECT_CANCELLED: &str =
     "SELECT l.delivery_id, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery_id)
      CROSS JOIN LATERAL (
@@ -94,7 +94,7 @@ const SELECT_RECORDED: &str =
          SELECT * FROM attempts a WHERE a.delivery_id = i.delivery_id AND a.number = i.number LIMIT 1) a";
 const SELECT_STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[])";
 const RESTORE_LEASE: &str =
-    "INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel)
+    "INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 /// A delivery that ended without an attempt keeps the columns of its last attempt.
 const UPDATE_DELIVERIES: &str =
@@ -337,7 +337,7 @@ async fn record(tx: Tx, outcomes: &[&Arc<OutcomeRecord>]) -> Result<Vec<RecordRe
         }
     }
     apply(&tx, &applied, &mut results).await?;
-    Ok(results.into_iter().map(|result| result.unwrap_or(RecordResult::Fenced)).collect())
+    Ok(results.into_iter().map(|result| result.unwrap_or(RecordResult::NotLeased)).collect())
 }
 
 /// Outcome whose lease was deleted.
@@ -397,7 +397,7 @@ async fn explain_missing(
         let result = match called_off.get(&outcome.delivery_id) {
             Some(reason) if !again => RecordResult::CancelRequested(reason.clone()),
             _ if again => RecordResult::AlreadyRecorded,
-            _ => RecordResult::Fenced,
+            _ => RecordResult::NotLeased,
         };
         results[*at] = Some(result);
     }
@@ -451,7 +451,7 @@ async fn is_recorded(tx: &Session, outcome: &OutcomeRecord, attempt: &Attempt) -
 
 /// Inserts a lease again, unchanged.
 async fn restore_lease(tx: &Session, outcome: &OutcomeRecord, lease: &Orphan) -> Result<(), Failure> {
-    let Orphan { position, rescued, sending, cancel } = lease;
+    let Orphan { position, release_counts, sending, cancel } = lease;
     tx.execute(
         RESTORE_LEASE,
         &[
@@ -460,8 +460,8 @@ async fn restore_lease(tx: &Session, outcome: &OutcomeRecord, lease: &Orphan) ->
             &Col(position.webhook_id),
             &&*position.lane.code(),
             &position.seq,
-            &rescued.rescues,
-            &rescued.sender_deaths,
+            &release_counts.abnormal_releases,
+            &release_counts.crash_count,
             sending,
             &cancel.as_deref().map(str::as_bytes),
         ],
@@ -571,7 +571,7 @@ async fn wait_for_retry(tx: &Session, retries: Vec<(LanePosition, Time)>) -> Res
         created_at: created.get(&position.delivery_id).copied().unwrap_or(due),
         sort_key: position,
         due,
-        rescued: RescueCounts::default(),
+        release_counts: ReleaseCounts::default(),
     };
     lanes::insert_waiting(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await
 }

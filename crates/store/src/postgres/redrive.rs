@@ -12,7 +12,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
-    lanes::{self, Keys, LaneLocks, LanePosition, RescueCounts, WaitingDelivery},
+    lanes::{self, Keys, LaneLocks, LanePosition, ReleaseCounts, WaitingDelivery},
     nodes, prune,
     session::{Failure, Session, Tx, Values},
     tenancy, undelivered,
@@ -47,7 +47,8 @@ const SELECT_WAITING_LANES: &str =
 const DELETE_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery_id = ANY($1::uuid[])
          AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery_id)] COLLATE \"C\"
          RETURNING w.webhook_id, w.delivery_id";
-const LOCK_WAITING: &str = "SELECT delivery_id, lane, due, seq, created_at, rescues, deaths FROM waiting
+const LOCK_WAITING: &str =
+    "SELECT delivery_id, lane, due, seq, created_at, abnormal_releases, crash_count FROM waiting
      WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id FOR UPDATE";
 macro_rules! lock_leased {
     ($how:literal) => {
@@ -486,9 +487,10 @@ async fn make_due(
             lane: new_lane,
             seq: plain(&row, 3)?,
         };
-        let rescued = RescueCounts { rescues: plain(&row, 5)?, sender_deaths: plain(&row, 6)? };
+        let release_counts =
+            ReleaseCounts { abnormal_releases: plain(&row, 5)?, crash_count: plain(&row, 6)? };
         let due = get::<Time>(&row, 2)?.min(now);
-        waits.push(WaitingDelivery { sort_key: position, due, created_at: get(&row, 4)?, rescued });
+        waits.push(WaitingDelivery { sort_key: position, due, created_at: get(&row, 4)?, release_counts });
         taken.push(Col(id));
     }
     tx.execute("DELETE FROM waiting WHERE delivery_id = ANY($1::uuid[])", &[&taken]).await?;
@@ -576,7 +578,7 @@ async fn add_rounds(
                 sort_key: position,
                 due: now,
                 created_at: now,
-                rescued: RescueCounts::default(),
+                release_counts: ReleaseCounts::default(),
             }
         })
         .collect();

@@ -20,18 +20,18 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, Expirations,
-    FailingChange, Incident, OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects,
-    WebhookHistory, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, FailingChange, Incident,
+    OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookHistory, WebhookRuntime,
+    WebhookTimers, WebhooksWithDueAction,
 };
 
-const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
     FROM webhook_runtime
-     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
+     WHERE paused_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
 const SELECT_RUNTIME: &str =
-    "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since FROM webhook_runtime
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since FROM webhook_runtime
      WHERE webhook_id = ANY($1::uuid[])
-         AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+         AND (paused_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 /// Newest first, so that the cost of a page is proportional to its rows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
@@ -46,7 +46,7 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id 
      WHERE tenant_id = $1 AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id LIMIT 1), false))
      ORDER BY opened_at DESC LIMIT $2";
-const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
     FROM webhook_runtime
      WHERE tenant_id = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id LIMIT 1), false))
@@ -102,7 +102,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("lock webhook runtime", LOCK_RUNTIME),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
-    ("circuits", CIRCUITS),
+    ("circuits", SELECT_CIRCUITS),
     ("oldest", SELECT_OLDEST_WAITING),
     ("expire", DELETE_OLD_WAITING),
     ("died", SELECT_DEAD_EVENT_TYPES),
@@ -214,7 +214,10 @@ impl WebhookHistory for Postgres {
                 let tenant_id = &tenant_id;
                 async move {
                     let rows = session
-                        .query(CIRCUITS, &[&tenant_id.as_str(), &(limit as i64), &visibility.is_restricted()])
+                        .query(
+                            SELECT_CIRCUITS,
+                            &[&tenant_id.as_str(), &(limit as i64), &visibility.is_restricted()],
+                        )
                         .await?;
                     rows.iter().map(read_runtime).collect()
                 }
@@ -276,7 +279,7 @@ impl WebhookHistory for Postgres {
     }
 }
 
-impl Expirations for Postgres {
+impl WebhookTimers for Postgres {
     fn oldest_waiting(
         &self,
         after: Option<WebhookId>,
@@ -308,7 +311,12 @@ impl Expirations for Postgres {
         })
     }
 
-    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks> {
+    fn webhooks_with_due_action(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, WebhooksWithDueAction> {
         Box::pin(async move {
             let except: Vec<&str> = except.iter().map(TenantId::as_str).collect();
             self.read(|session| {
@@ -319,7 +327,7 @@ impl Expirations for Postgres {
                     let due = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
                     let due = due.collect::<Result<_, Failure>>()?;
                     let next = session.query_opt(SELECT_NEXT_EXPIRY, &[&Col(now)]).await?;
-                    Ok(DueWebhooks { due, next: next.map(|row| get(&row, 0)).transpose()? })
+                    Ok(WebhooksWithDueAction { due, next: next.map(|row| get(&row, 0)).transpose()? })
                 }
             })
             .await
@@ -446,7 +454,7 @@ pub(super) async fn apply_effects<'a>(
     let mut changed = false;
     if let Some(until) = effects.pause_until {
         ensure_runtime(tx, tenant_id, webhook_id).await?;
-        let hold = "UPDATE webhook_runtime SET hold_until = $2 WHERE webhook_id = $1 AND hold_until < $2";
+        let hold = "UPDATE webhook_runtime SET paused_until = $2 WHERE webhook_id = $1 AND paused_until < $2";
         changed |= tx.execute(hold, &[&Col(webhook_id), &Col(until)]).await? == 1;
     }
     let mut reported = None;

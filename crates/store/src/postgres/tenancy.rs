@@ -164,8 +164,8 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
     let rows = tx.query(lock, &[&tenant.id.as_str(), &pool]).await?;
     let webhooks = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<WebhookId>>, _>>()?;
     let lanes = rows.iter().map(|row| plain(row, 1)).collect::<Result<Vec<String>, _>>()?;
-    // The node that holds a lane may not serve the new pool.
-    let move_lanes = "UPDATE lanes l SET pool = $3, held_by = NULL
+    // The node that has claimed a lane may not serve the new pool.
+    let move_lanes = "UPDATE lanes l SET pool = $3, claimed_by = NULL
          FROM unnest($1::uuid[], $2::text[]) AS k(webhook_id, lane)
          WHERE l.webhook_id = k.webhook_id AND l.lane = k.lane COLLATE \"C\"";
     tx.execute(move_lanes, &[&webhooks, &lanes, &pool]).await?;

@@ -22,7 +22,7 @@ use crate::{ClaimedDelivery, Epoch, StoreError, TicketEntry};
 /// if the payloads before it reach $5 bytes. Rows are looked up by id alone: with further conditions, the plan for
 /// a young table would scan the lane for each row. Webhooks that are blocked after $8, or whose assigned node is
 /// not $7, are skipped.
-const SELECT_BY_TICKETS: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.deaths, w.seq,
+const SELECT_BY_TICKETS: &str = "SELECT k.n, w.delivery_id, w.due, w.abnormal_releases, w.crash_count, w.seq,
             d.webhook_id, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
@@ -35,7 +35,7 @@ const SELECT_BY_TICKETS: &str = "SELECT k.n, w.delivery_id, w.due, w.rescues, w.
      WHERE w.webhook_id = k.webhook_id AND w.lane = k.lane COLLATE \"C\" AND w.due <= $4
          AND coalesce((SELECT h.epoch FROM webhook_assignments h
          WHERE h.webhook_id = k.webhook_id), $7::bigint) = $7::bigint
-         AND coalesce((SELECT CASE WHEN r.paused THEN $9::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+         AND coalesce((SELECT CASE WHEN r.paused THEN $9::bigint ELSE greatest(r.paused_until, r.circuit_until) END
                        FROM webhook_runtime r WHERE r.webhook_id = k.webhook_id), 0) <= $8::bigint";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are

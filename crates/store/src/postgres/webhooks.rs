@@ -160,7 +160,7 @@ impl Config for Postgres {
 }
 
 impl Secrets for Postgres {
-    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
+    fn encryption_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
         Box::pin(async move {
             let heads = "SELECT DISTINCT substr(sealed, 1, $1::integer) FROM webhooks";
             let rows = self
@@ -379,7 +379,7 @@ async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i
             &Col(webhook.created_at),
             &Col(webhook.updated_at),
             &(webhook.state == WebhookState::Deleted),
-            &webhook.state.cancel_reason().is_some(),
+            &webhook.state.cancels_deliveries(),
             &webhook.next_action_at().map(Col),
             &webhook.spec.is_operator_managed(),
         ],

@@ -28,7 +28,7 @@ use super::{
     session::Failure,
 };
 use crate::{
-    Completion, Epoch, InitialState, NewEvent, OrderedPosition, OutcomeRecord, PublishResult, RecordResult,
+    Completion, Epoch, InitialState, NewEvent, OutcomeRecord, PublishResult, RecordResult, SequencePosition,
     batch::{self, BatchItem, BisectingCommit, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
@@ -53,7 +53,7 @@ impl BatchItem for LeaseWrite {
     }
 }
 
-/// Leases, held lanes and assignments whose commit is uncertain.
+/// Leases, claimed lanes and assignments whose commit is uncertain.
 #[derive(Default)]
 pub(super) struct UncertainCommits {
     open: Mutex<UncertainLeases>,
@@ -87,7 +87,7 @@ impl UncertainCommits {
         self.added.notify_one();
     }
 
-    /// Adds lanes that a claim may hold, and webhooks that it may have assigned to the node.
+    /// Adds lanes that a claim may have marked as claimed, and webhooks that it may have assigned to the node.
     pub(super) fn add_lanes(
         &self,
         epoch: Epoch,
@@ -197,7 +197,7 @@ impl Writer {
 
     pub(super) fn publish(&self, new: NewEvent, done: Completion<PublishResult>) {
         if !self.queue.try_acquire(new.event.memory_bytes()) {
-            new.order.iter().for_each(OrderedPosition::break_off);
+            new.position.iter().for_each(SequencePosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
         let blocked_for = Duration::ZERO;
@@ -210,7 +210,7 @@ impl Writer {
         self.enqueue_lease_write(LeaseWrite::OutcomeRecord(outcome, done));
     }
 
-    pub(super) fn mark(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
+    pub(super) fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
         self.enqueue_lease_write(LeaseWrite::Sending(epoch, delivery_id, done));
     }
 
@@ -276,7 +276,8 @@ async fn record_all(
 
 async fn mark_all(shared: &Shared, marks: Vec<(Epoch, DeliveryId, Completion<bool>)>) {
     let leases: Vec<_> = marks.iter().map(|(epoch, delivery_id, _)| (*epoch, *delivery_id)).collect();
-    let marked = shared.recording.write(|tx| leases::mark(tx, &leases)).await.map_err(StoreError::from);
+    let marked =
+        shared.recording.write(|tx| leases::mark_sending(tx, &leases)).await.map_err(StoreError::from);
     for (epoch, delivery_id, done) in marks {
         let result = marked.as_ref().map(|marked| marked.contains(&(epoch, delivery_id)));
         complete(done, result.map_err(Clone::clone));

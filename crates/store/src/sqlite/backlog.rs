@@ -93,7 +93,7 @@ fn count_orders(
     let mut firsts = connection.prepare_cached(SELECT_ORDER_FIRSTS)?;
     let mut rows = firsts.query((webhook, limit))?;
     while let Some(row) = rows.next()? {
-        // A node may hold a lane that is empty.
+        // A node may have claimed a lane that is empty.
         let Some(due) = get_opt::<Time>(row, 0)? else { continue };
         counted.firsts += 1;
         counted.firsts_due += u64::from(due <= now);

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::{
     Sqlite,
     convert::{Col, get, trace},
-    lanes::{self, LanePosition, RescueCounts},
+    lanes::{self, LanePosition, ReleaseCounts},
     nodes, redrive, tickets,
     writer::Claiming,
 };
@@ -20,13 +20,13 @@ use crate::{
 };
 
 const SELECT_DUE_LANES: &str = "SELECT webhook_id, lane, wake_at FROM lanes l
-     WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
+     WHERE pool = ?1 AND claimed_by IS NULL AND wake_at <= ?2
          AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> ?4)
      ORDER BY wake_at LIMIT ?3";
 const SELECT_NEXT_WAKE: &str =
-    "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
+    "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND claimed_by IS NULL AND wake_at > ?2";
 const SELECT_DUE: &str =
-    "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
+    "SELECT w.delivery_id, w.webhook_id, w.due, w.abnormal_releases, w.crash_count, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
      FROM waiting w JOIN deliveries d ON d.id = w.delivery_id JOIN events e ON e.tenant_id = d.tenant_id
@@ -34,15 +34,16 @@ const SELECT_DUE: &str =
      WHERE w.webhook_id = ?1 AND w.lane = ?2 ORDER BY w.sort_key, w.seq LIMIT ?3";
 /// Epoch of the node assigned to a webhook.
 pub(super) const SELECT_ASSIGNED_EPOCH: &str = "SELECT epoch FROM webhook_assignments WHERE webhook_id = ?";
-/// Whether an epoch other than ?3 has leases of an ordered lane. Null if the lane has no leases.
+/// Whether an epoch other than ?3 has leases of an ordered lane. Null if the lane has no leases. The codes of ordered
+/// lanes begin with `=`, which sorts before letters: see [`Lane::code`].
 const SELECT_LEASED_ORDERS: &str =
     "SELECT max(epoch <> ?3) FROM leased WHERE webhook_id = ?1 AND lane = ?2 AND lane < 'A'";
 
 /// Scans by delivery id, since nearly all leases of an embedded store belong to its one live epoch.
-const OWNED_LEASES: &str =
+const SELECT_OWNED_LEASES: &str =
     "SELECT delivery_id FROM leased WHERE delivery_id > ?2 AND epoch = ?1 ORDER BY delivery_id LIMIT ?3";
-const OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE held_by = ?1 LIMIT ?2";
-const OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = ?1 LIMIT ?2";
+const SELECT_OWNED_LANES: &str = "SELECT webhook_id, lane FROM lanes WHERE claimed_by = ?1 LIMIT ?2";
+const SELECT_OWNED_ASSIGNMENTS: &str = "SELECT webhook_id FROM webhook_assignments WHERE epoch = ?1 LIMIT ?2";
 
 /// Statements whose cost must be proportional to the deliveries that are ready, independent of those that are
 /// parked; a test checks their query plans.
@@ -54,12 +55,12 @@ pub(super) const HOT_STATEMENTS: [&str; 12] = [
     SELECT_ASSIGNED_EPOCH,
     SELECT_LEASED_ORDERS,
     lanes::SELECT_FIRST_DUE,
-    lanes::BLOCKED_UNTIL,
-    lanes::MOVE_WAKE_EARLIER,
+    lanes::SELECT_BLOCKED_UNTIL,
+    lanes::UPDATE_WAKE_EARLIER,
     lanes::SET_WAKE,
-    OWNED_LEASES,
-    OWNED_LANES,
-    OWNED_ASSIGNMENTS,
+    SELECT_OWNED_LEASES,
+    SELECT_OWNED_LANES,
+    SELECT_OWNED_ASSIGNMENTS,
 ];
 
 /// Delay before an ordered lane is checked again while another node has leases of it.
@@ -115,26 +116,28 @@ impl Claim for Sqlite {
         &self,
         epoch: Epoch,
         now: Time,
-        by: Time,
+        due_before: Time,
         wanted: Vec<TicketEntry>,
         max_bytes: usize,
     ) -> StoreFuture<'_, Vec<ClaimedDelivery>> {
-        let taken =
-            self.write(move |transaction| tickets::take(transaction, epoch, now, by, &wanted, max_bytes));
+        let taken = self.write(move |transaction| {
+            tickets::claim_tickets(transaction, epoch, now, due_before, &wanted, max_bytes)
+        });
         Box::pin(async { taken.await?.ok_or(StoreError::Fenced) })
     }
 
     fn release_assignments(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
-            let mut left = transaction.prepare_cached(
+            let mut delete_assignment = transaction.prepare_cached(
                 "DELETE FROM webhook_assignments WHERE webhook_id = ?
                  AND epoch = ?",
             )?;
-            let mut let_go = transaction
-                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND held_by = ?")?;
+            let mut clear_claimed_by = transaction.prepare_cached(
+                "UPDATE lanes SET claimed_by = NULL WHERE webhook_id = ? AND claimed_by = ?",
+            )?;
             for webhook_id in webhooks {
-                left.execute((Col(webhook_id), epoch.0))?;
-                let_go.execute((Col(webhook_id), epoch.0))?;
+                delete_assignment.execute((Col(webhook_id), epoch.0))?;
+                clear_claimed_by.execute((Col(webhook_id), epoch.0))?;
             }
             Ok(())
         })
@@ -151,7 +154,7 @@ impl Leases for Sqlite {
         self.write(move |transaction| release_all(transaction, epoch, now, deliveries, 0))
     }
 
-    fn release_panicked(
+    fn release_crashed(
         &self,
         epoch: Epoch,
         now: Time,
@@ -167,7 +170,7 @@ impl Leases for Sqlite {
     fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId) -> StoreFuture<'_, bool> {
         let (sender, reply) = oneshot::channel();
         let done = Box::new(move |result| drop(sender.send(result)));
-        self.writer.mark(epoch, delivery_id, done);
+        self.writer.mark_sending(epoch, delivery_id, done);
         Box::pin(await_result(reply))
     }
 }
@@ -177,7 +180,7 @@ async fn await_result<T>(reply: oneshot::Receiver<Result<T, StoreError>>) -> Res
 }
 
 /// Claims from each lane in turn. Returns `None` if the epoch has ended.
-pub(super) fn take(
+pub(super) fn claim_lanes(
     transaction: &Transaction<'_>,
     claiming: &Claiming,
 ) -> rusqlite::Result<Option<Vec<LaneClaim>>> {
@@ -192,7 +195,7 @@ pub(super) fn take(
 }
 
 /// Marks a lease as being sent. Returns `false` if the epoch does not have the lease.
-pub(super) fn mark(
+pub(super) fn mark_sending(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     delivery_id: DeliveryId,
@@ -212,13 +215,13 @@ fn claim_lane(
 ) -> rusqlite::Result<LaneClaim> {
     let LaneKey { webhook_id, ref lane } = capacity.key;
     let code = lane.code();
-    let nothing = LaneClaim { key: capacity.key.clone(), deliveries: Vec::new(), more: false };
+    let nothing = LaneClaim { key: capacity.key.clone(), deliveries: Vec::new(), has_more_due: false };
     let assigned_epoch: Option<i64> = transaction
         .prepare_cached(SELECT_ASSIGNED_EPOCH)?
         .query_row([Col(webhook_id)], |row| row.get(0))
         .optional()?;
     if assigned_epoch.is_some_and(|assigned_epoch| assigned_epoch != epoch.0) {
-        // Release the lane: the assigned node does not see lanes that another node holds.
+        // Release the lane: the assigned node does not see lanes that another node has claimed.
         release_lane(transaction, &capacity.key, epoch)?;
         return Ok(nothing);
     }
@@ -238,7 +241,7 @@ fn claim_lane(
             }
             Some(false) => {
                 // If the first delivery is due, the caller claims again once its own leases of the lane have ended.
-                let more = lanes::head(transaction, webhook_id, &code)?.is_some_and(|due| due <= now);
+                let more = lanes::first_due(transaction, webhook_id, &code)?.is_some_and(|due| due <= now);
                 lanes::recompute_lane(
                     transaction,
                     webhook_id,
@@ -246,7 +249,7 @@ fn claim_lane(
                     more.then_some(epoch),
                     Time::default(),
                 )?;
-                return Ok(LaneClaim { more, ..nothing });
+                return Ok(LaneClaim { has_more_due: more, ..nothing });
             }
             None => {}
         }
@@ -261,7 +264,7 @@ fn claim_lane(
         lease(transaction, epoch, lane, claimed)?;
     }
     lanes::recompute_lane(transaction, webhook_id, &code, more.then_some(epoch), Time::default())?;
-    Ok(LaneClaim { deliveries, more, ..nothing })
+    Ok(LaneClaim { deliveries, has_more_due: more, ..nothing })
 }
 
 /// Moves a delivery from `waiting` to `leased`.
@@ -272,14 +275,15 @@ pub(super) fn lease(
     claimed: &ClaimedDelivery,
 ) -> rusqlite::Result<()> {
     transaction.prepare_cached("DELETE FROM waiting WHERE delivery_id = ?")?.execute([Col(claimed.id)])?;
-    let rescued = RescueCounts { rescues: claimed.rescues, sender_deaths: claimed.sender_deaths };
+    let release_counts =
+        ReleaseCounts { abnormal_releases: claimed.abnormal_releases, crash_count: claimed.crash_count };
     let position = LanePosition {
         delivery_id: claimed.id,
         webhook_id: claimed.webhook_id,
         lane: lane.clone(),
         seq: claimed.seq,
     };
-    lanes::lease(transaction, &position, epoch, rescued)
+    lanes::lease(transaction, &position, epoch, release_counts)
 }
 
 /// Reads the due deliveries of a lane from its head, up to the capacity, and whether there are more.
@@ -329,8 +333,8 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<ClaimedDelivery> {
         id: get(row, 0)?,
         webhook_id: get(row, 1)?,
         due: get(row, 2)?,
-        rescues: row.get(3)?,
-        sender_deaths: row.get(4)?,
+        abnormal_releases: row.get(3)?,
+        crash_count: row.get(4)?,
         format: get(row, 5)?,
         attempt_count: row.get(6)?,
         created_at: get(row, 7)?,
@@ -345,48 +349,50 @@ fn release_all(
     epoch: Epoch,
     now: Time,
     deliveries: Vec<(DeliveryId, Time)>,
-    panics: u32,
+    crashes: u32,
 ) -> rusqlite::Result<usize> {
     let mut released = 0;
     for delivery in deliveries {
-        released += usize::from(release(transaction, epoch, now, delivery, panics)?);
+        released += usize::from(release(transaction, epoch, now, delivery, crashes)?);
     }
     Ok(released)
 }
 
 /// Ends a lease without an outcome: the delivery waits again, or is cancelled if a cancellation was requested. Adds
-/// `panics` of its task to its counts.
+/// `crashes` to its counts.
 fn release(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
     (delivery_id, due): (DeliveryId, Time),
-    panics: u32,
+    crashes: u32,
 ) -> rusqlite::Result<bool> {
     let lease = transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery_id = ? AND epoch = ?
-             RETURNING webhook_id, lane, seq, rescues, deaths, cancel",
+             RETURNING webhook_id, lane, seq, abnormal_releases, crash_count, cancel",
         )?
         .query_row((Col(delivery_id), epoch.0), |row| {
             let position =
                 LanePosition { delivery_id, webhook_id: get(row, 0)?, lane: get(row, 1)?, seq: row.get(2)? };
-            let rescued = RescueCounts { rescues: row.get(3)?, sender_deaths: row.get(4)? };
-            Ok((position, rescued, row.get::<_, Option<String>>(5)?))
+            let release_counts = ReleaseCounts { abnormal_releases: row.get(3)?, crash_count: row.get(4)? };
+            Ok((position, release_counts, row.get::<_, Option<String>>(5)?))
         })
         .optional()?;
-    let Some((position, mut rescued, cancel)) = lease else { return Ok(false) };
-    rescued.rescues += panics;
-    rescued.sender_deaths += panics;
-    return_to_lane(transaction, &position, rescued, cancel.as_deref(), due, now)?;
+    let Some((position, mut release_counts, cancel)) = lease else { return Ok(false) };
+    release_counts.abnormal_releases += crashes;
+    release_counts.crash_count += crashes;
+    return_to_lane(transaction, &position, release_counts, cancel.as_deref(), due, now)?;
     release_lane(transaction, &LaneKey { webhook_id: position.webhook_id, lane: position.lane }, epoch)?;
     Ok(true)
 }
 
-/// Clears the holder of a lane, if the epoch holds it.
+/// Ends the claim of a lane, if the epoch has claimed it.
 fn release_lane(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook_id = ? AND lane = ? AND held_by = ?")?
+        .prepare_cached(
+            "UPDATE lanes SET claimed_by = NULL WHERE webhook_id = ? AND lane = ? AND claimed_by = ?",
+        )?
         .execute((Col(key.webhook_id), key.lane.code(), epoch.0))?;
     Ok(())
 }
@@ -395,7 +401,7 @@ fn release_lane(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> r
 pub(super) fn return_to_lane(
     transaction: &Transaction<'_>,
     position: &LanePosition,
-    rescued: RescueCounts,
+    release_counts: ReleaseCounts,
     cancel: Option<&str>,
     due: Time,
     now: Time,
@@ -407,7 +413,7 @@ pub(super) fn return_to_lane(
     let created_at = transaction
         .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
         .query_row([Col(position.delivery_id)], |row| get(row, 0))?;
-    lanes::wait(transaction, position, due, created_at, rescued)
+    lanes::insert_waiting(transaction, position, due, created_at, release_counts)
 }
 
 /// Returns what an epoch owns: a page of its leases and, on the first page, its lanes and assignments.
@@ -420,18 +426,18 @@ fn owned_by(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let from = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
     let leases = connection
-        .prepare_cached(OWNED_LEASES)?
+        .prepare_cached(SELECT_OWNED_LEASES)?
         .query_map((epoch.0, from, limit), |row| get(row, 0))?
         .collect::<rusqlite::Result<_>>()?;
     if after.is_some() {
         return Ok(Owned { leases, ..Owned::default() });
     }
     let lanes = connection
-        .prepare_cached(OWNED_LANES)?
+        .prepare_cached(SELECT_OWNED_LANES)?
         .query_map((epoch.0, limit), |row| Ok(LaneKey { webhook_id: get(row, 0)?, lane: get(row, 1)? }))?
         .collect::<rusqlite::Result<_>>()?;
     let assignments = connection
-        .prepare_cached(OWNED_ASSIGNMENTS)?
+        .prepare_cached(SELECT_OWNED_ASSIGNMENTS)?
         .query_map((epoch.0, limit), |row| get(row, 0))?
         .collect::<rusqlite::Result<_>>()?;
     Ok(Owned { leases, lanes, assignments })

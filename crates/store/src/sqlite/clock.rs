@@ -23,9 +23,9 @@ const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - ?4,
      WHERE webhook_id = ?1 AND lane = ?2 AND due >= ?3 AND due < ?5";
 const UPDATE_LANE: &str =
     "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2 AND wake_at > ?3 AND wake_at < ?4";
-const SELECT_PAUSES: &str = "SELECT webhook_id, hold_until, circuit FROM webhook_runtime
-     WHERE hold_until >= ?1 AND hold_until < ?2 OR circuit_until >= ?1 AND circuit_until < ?2";
-const UPDATE_PAUSE: &str = "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1";
+const SELECT_PAUSES: &str = "SELECT webhook_id, paused_until, circuit FROM webhook_runtime
+     WHERE paused_until >= ?1 AND paused_until < ?2 OR circuit_until >= ?1 AND circuit_until < ?2";
+const UPDATE_PAUSE: &str = "UPDATE webhook_runtime SET paused_until = ?2 WHERE webhook_id = ?1";
 const UPDATE_CIRCUIT: &str =
     "UPDATE webhook_runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook_id = ?1";
 

@@ -12,7 +12,7 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, MailScope, ReserveResult,
+    ConfirmationRequestResult, EmailAddress, EmailAddresses, EmailReservation, MailScope, ReserveResult,
     StoreFuture,
 };
 
@@ -44,10 +44,10 @@ const DELETE_USAGE: &str = "DELETE FROM email_usage WHERE (scope, key, purpose) 
 #[cfg(feature = "conformance")]
 pub(super) const BOUNDED_STATEMENTS: [&str; 4] = [SELECT_NEXT, CLAIM_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
 
-impl MailAddresses for Sqlite {
+impl EmailAddresses for Sqlite {
     fn request_confirmation(
         &self,
-        reservation: MailReservation,
+        reservation: EmailReservation,
     ) -> StoreFuture<'_, ConfirmationRequestResult> {
         self.write(move |transaction| {
             let (tenant, address, now) =
@@ -81,7 +81,7 @@ impl MailAddresses for Sqlite {
         })
     }
 
-    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<MailAddress>> {
+    fn take_confirmations(&self, now: Time, limit: usize) -> StoreFuture<'_, Vec<EmailAddress>> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(CLAIM_DUE)?
@@ -118,7 +118,7 @@ impl MailAddresses for Sqlite {
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>> {
+    ) -> StoreFuture<'_, Vec<EmailAddress>> {
         self.list_for(tenant_id.clone(), move |connection| find(connection, &tenant_id, addresses))
     }
 
@@ -126,15 +126,15 @@ impl MailAddresses for Sqlite {
         &self,
         tenant_id: TenantId,
         addresses: Vec<String>,
-    ) -> StoreFuture<'_, Vec<MailAddress>> {
+    ) -> StoreFuture<'_, Vec<EmailAddress>> {
         self.read(move |connection| find(connection, &tenant_id, addresses))
     }
 
-    fn reserve_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ReserveResult> {
+    fn reserve_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ReserveResult> {
         self.write(move |transaction| reserve(transaction, &reservation))
     }
 
-    fn release_mail(&self, reservation: MailReservation) -> StoreFuture<'_, ()> {
+    fn release_email(&self, reservation: EmailReservation) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             for (scope, key, _) in reservation.limits() {
                 let key = (Col(scope), key, Col(reservation.purpose));
@@ -161,7 +161,7 @@ fn find(
     connection: &Connection,
     tenant_id: &TenantId,
     addresses: Vec<String>,
-) -> rusqlite::Result<Vec<MailAddress>> {
+) -> rusqlite::Result<Vec<EmailAddress>> {
     let mut find = connection.prepare_cached(SELECT_ADDRESS)?;
     let mut found = Vec::new();
     for address in addresses {
@@ -190,7 +190,7 @@ fn write_usage(
 }
 
 /// Counts an email against both limits, or against neither.
-fn reserve(transaction: &Transaction<'_>, reservation: &MailReservation) -> rusqlite::Result<ReserveResult> {
+fn reserve(transaction: &Transaction<'_>, reservation: &EmailReservation) -> rusqlite::Result<ReserveResult> {
     let mut reserved = Vec::new();
     for (scope, key, limit) in reservation.limits() {
         let key = (Col(scope), key, Col(reservation.purpose));
@@ -206,9 +206,9 @@ fn reserve(transaction: &Transaction<'_>, reservation: &MailReservation) -> rusq
     Ok(ReserveResult::Reserved)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<MailAddress> {
+fn read(row: &Row<'_>) -> rusqlite::Result<EmailAddress> {
     let confirmed_at: Option<Time> = get_opt(row, 4)?;
-    Ok(MailAddress {
+    Ok(EmailAddress {
         tenant_id: get(row, 0)?,
         address: row.get(1)?,
         requested_at: get_opt(row, 2)?,

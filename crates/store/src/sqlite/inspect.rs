@@ -16,7 +16,7 @@ pub struct Inspection {
     /// Whether it contains an admin key that is not revoked.
     pub has_admin_key: bool,
     /// The master keys that its secrets are encrypted with.
-    pub sealing_keys: Vec<MasterKeyId>,
+    pub encryption_keys: Vec<MasterKeyId>,
 }
 
 /// Inspects the database at `path`. Returns `None` if there is no file, and refuses one that a server would refuse.
@@ -57,7 +57,7 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Inspection>> {
     Ok(Some(Inspection {
         schema_version,
         has_admin_key: connection.query_row(admin_key, (), |row| row.get(0))?,
-        sealing_keys: webhooks::sealing_keys(connection)?,
+        encryption_keys: webhooks::encryption_keys(connection)?,
     }))
 }
 
@@ -75,7 +75,7 @@ mod tests {
         let open = Sqlite::open(&Options::at(&path)).unwrap();
         let found = inspect(&path).unwrap().unwrap();
         assert_eq!(found.schema_version, schema::known());
-        assert!(!found.has_admin_key && found.sealing_keys.is_empty());
+        assert!(!found.has_admin_key && found.encryption_keys.is_empty());
         drop(open);
         let connection = Connection::open(&path).unwrap();
         connection

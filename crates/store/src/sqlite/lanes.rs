@@ -12,17 +12,18 @@ use crate::{Epoch, LaneKey};
 /// First delivery of a lane. In an ordered lane nothing behind it may start before it has ended.
 pub(super) const SELECT_FIRST_DUE: &str =
     "SELECT due FROM waiting WHERE webhook_id = ?1 AND lane = ?2 ORDER BY sort_key, seq LIMIT 1";
-pub(super) const BLOCKED_UNTIL: &str =
-    "SELECT paused, max(hold_until, circuit_until) FROM webhook_runtime WHERE webhook_id = ?";
-pub(super) const MOVE_WAKE_EARLIER: &str =
+pub(super) const SELECT_BLOCKED_UNTIL: &str =
+    "SELECT paused, max(paused_until, circuit_until) FROM webhook_runtime WHERE webhook_id = ?";
+pub(super) const UPDATE_WAKE_EARLIER: &str =
     "UPDATE lanes SET wake_at = min(wake_at, ?3) WHERE webhook_id = ?1 AND lane = ?2";
 pub(super) const SET_WAKE: &str = "UPDATE lanes SET wake_at = ?3 WHERE webhook_id = ?1 AND lane = ?2";
 
-/// Counters of a delivery whose nodes died.
+/// How often the lease of a delivery has ended without an outcome because its node died, its task panicked, or its
+/// outcome could not be stored; `crash_count` is how often of these it was known to be sent.
 #[derive(Clone, Copy, Default)]
-pub(super) struct RescueCounts {
-    pub(super) rescues: u32,
-    pub(super) sender_deaths: u32,
+pub(super) struct ReleaseCounts {
+    pub(super) abnormal_releases: u32,
+    pub(super) crash_count: u32,
 }
 
 /// Position of a delivery, which stays the same in `waiting` and `leased`.
@@ -39,11 +40,11 @@ pub(super) fn lease(
     transaction: &Transaction<'_>,
     position: &LanePosition,
     epoch: Epoch,
-    rescued: RescueCounts,
+    release_counts: ReleaseCounts,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, rescues, deaths)
+            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, abnormal_releases, crash_count)
              VALUES (?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
@@ -52,46 +53,47 @@ pub(super) fn lease(
             Col(position.webhook_id),
             position.lane.code(),
             position.seq,
-            rescued.rescues,
-            rescued.sender_deaths,
+            release_counts.abnormal_releases,
+            release_counts.crash_count,
         ))?;
     Ok(())
 }
 
 /// Inserts a delivery into `waiting`, and updates the wake time of its lane.
-pub(super) fn wait(
+pub(super) fn insert_waiting(
     transaction: &Transaction<'_>,
     position: &LanePosition,
     due: Time,
     created_at: Time,
-    rescued: RescueCounts,
+    release_counts: ReleaseCounts,
 ) -> rusqlite::Result<()> {
-    let order = if position.lane.is_ordered() { 0 } else { due.millis() };
+    let sort_key = if position.lane.is_ordered() { 0 } else { due.millis() };
     let code = position.lane.code();
     transaction
         .prepare_cached(
-            "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, rescues, deaths)
+            "INSERT INTO waiting (delivery_id, webhook_id, lane, sort_key, seq, due, created_at, abnormal_releases, crash_count)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
             Col(position.delivery_id),
             Col(position.webhook_id),
             &code,
-            order,
+            sort_key,
             position.seq,
             Col(due),
             Col(created_at),
-            rescued.rescues,
-            rescued.sender_deaths,
+            release_counts.abnormal_releases,
+            release_counts.crash_count,
         ))?;
     match position.lane {
-        Lane::Unordered { .. } => wake(transaction, position.webhook_id, &code, due),
+        Lane::Unordered { .. } => move_wake_earlier(transaction, position.webhook_id, &code, due),
         // In an ordered lane only the first delivery counts, and this may be a later one.
         Lane::Ordered(_) => recompute_wake(transaction, position.webhook_id, &code),
     }
 }
 
-pub(super) fn head(
+/// Returns the due time of the first delivery of a lane.
+pub(super) fn first_due(
     transaction: &Transaction<'_>,
     webhook_id: WebhookId,
     code: &str,
@@ -104,28 +106,30 @@ pub(super) fn head(
 
 /// Makes the wake time of a lane no later than `at` or, if the webhook is blocked for longer, the end of its
 /// block.
-pub(super) fn wake(
+pub(super) fn move_wake_earlier(
     transaction: &Transaction<'_>,
     webhook_id: WebhookId,
     code: &str,
     at: Time,
 ) -> rusqlite::Result<()> {
     let at = at.max(blocked_until(transaction, webhook_id)?);
-    let known = transaction.prepare_cached(MOVE_WAKE_EARLIER)?.execute((Col(webhook_id), code, Col(at)))?;
-    if known == 0 { open(transaction, webhook_id, code, at) } else { Ok(()) }
+    let known = transaction.prepare_cached(UPDATE_WAKE_EARLIER)?.execute((Col(webhook_id), code, Col(at)))?;
+    if known == 0 { insert_lane(transaction, webhook_id, code, at) } else { Ok(()) }
 }
 
-/// Recomputes the wake time of a lane, whichever node holds it, after a delivery in it was added, changed or
+/// Recomputes the wake time of a lane, whichever node has claimed it, after a delivery in it was added, changed or
 /// removed.
 pub(super) fn recompute_wake(
     transaction: &Transaction<'_>,
     webhook_id: WebhookId,
     code: &str,
 ) -> rusqlite::Result<()> {
-    let Some(due) = head(transaction, webhook_id, code)? else { return close(transaction, webhook_id, code) };
+    let Some(due) = first_due(transaction, webhook_id, code)? else {
+        return delete_lane(transaction, webhook_id, code);
+    };
     let at = due.max(blocked_until(transaction, webhook_id)?);
     let known = transaction.prepare_cached(SET_WAKE)?.execute((Col(webhook_id), code, Col(at)))?;
-    if known == 0 { open(transaction, webhook_id, code, at) } else { Ok(()) }
+    if known == 0 { insert_lane(transaction, webhook_id, code, at) } else { Ok(()) }
 }
 
 /// Recomputes the wake time of each of these lanes of a webhook, once.
@@ -149,8 +153,13 @@ pub(super) fn wake_next_in_order(
     if lane.is_ordered() { recompute_wake(transaction, webhook_id, &lane.code()) } else { Ok(()) }
 }
 
-/// Creates a lane.
-fn open(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str, at: Time) -> rusqlite::Result<()> {
+/// Inserts a lane.
+fn insert_lane(
+    transaction: &Transaction<'_>,
+    webhook_id: WebhookId,
+    code: &str,
+    at: Time,
+) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT INTO lanes (webhook_id, lane, wake_at, pool) VALUES (?1, ?2, ?3, coalesce(
@@ -162,7 +171,7 @@ fn open(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str, at: Ti
 }
 
 /// Deletes an empty lane.
-fn close(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str) -> rusqlite::Result<()> {
+fn delete_lane(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("DELETE FROM lanes WHERE webhook_id = ? AND lane = ?")?
         .execute((Col(webhook_id), code))?;
@@ -172,28 +181,30 @@ fn close(transaction: &Transaction<'_>, webhook_id: WebhookId, code: &str) -> ru
 /// Returns the time until which nothing may be claimed for a webhook, or time zero if nothing blocks it.
 pub(super) fn blocked_until(transaction: &Transaction<'_>, webhook_id: WebhookId) -> rusqlite::Result<Time> {
     let until = transaction
-        .prepare_cached(BLOCKED_UNTIL)?
+        .prepare_cached(SELECT_BLOCKED_UNTIL)?
         .query_row([Col(webhook_id)], |row| Ok(if row.get(0)? { Time::FAR_FUTURE } else { get(row, 1)? }))
         .optional()?;
     Ok(until.unwrap_or_default())
 }
 
-/// Sets the wake time of a lane from what is waiting in it, and its holder. Deletes an empty lane.
+/// Sets the wake time of a lane from what is waiting in it, and the epoch that has claimed it. Deletes an empty lane.
 pub(super) fn recompute_lane(
     transaction: &Transaction<'_>,
     webhook_id: WebhookId,
     code: &str,
-    holder: Option<Epoch>,
+    claimed_by: Option<Epoch>,
     not_before: Time,
 ) -> rusqlite::Result<()> {
-    let Some(due) = head(transaction, webhook_id, code)? else { return close(transaction, webhook_id, code) };
+    let Some(due) = first_due(transaction, webhook_id, code)? else {
+        return delete_lane(transaction, webhook_id, code);
+    };
     transaction
-        .prepare_cached("UPDATE lanes SET wake_at = ?3, held_by = ?4 WHERE webhook_id = ?1 AND lane = ?2")?
-        .execute((Col(webhook_id), code, Col(due.max(not_before)), holder.map(|epoch| epoch.0)))?;
+        .prepare_cached("UPDATE lanes SET wake_at = ?3, claimed_by = ?4 WHERE webhook_id = ?1 AND lane = ?2")?
+        .execute((Col(webhook_id), code, Col(due.max(not_before)), claimed_by.map(|epoch| epoch.0)))?;
     Ok(())
 }
 
-/// Recomputes every lane of a webhook after its `webhook_runtime` row has changed, and clears their holders.
+/// Recomputes every lane of a webhook after its `webhook_runtime` row has changed, and ends their claims.
 pub(super) fn recompute_lanes(transaction: &Transaction<'_>, webhook_id: WebhookId) -> rusqlite::Result<()> {
     let not_before = blocked_until(transaction, webhook_id)?;
     for code in codes(transaction, webhook_id)? {

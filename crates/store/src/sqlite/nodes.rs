@@ -6,7 +6,7 @@ use rusqlite::Transaction;
 use super::{
     Sqlite, changes, claim,
     convert::{Col, get},
-    lanes::{LanePosition, RescueCounts},
+    lanes::{LanePosition, ReleaseCounts},
     webhooks::{from_json, to_json},
 };
 use crate::{
@@ -59,7 +59,7 @@ impl Nodes for Sqlite {
                 .prepare_cached(
                     "SELECT epoch FROM nodes WHERE epoch <> ?1
                      UNION SELECT epoch FROM leased WHERE epoch <> ?1
-                     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> ?1
+                     UNION SELECT claimed_by FROM lanes WHERE claimed_by IS NOT NULL AND claimed_by <> ?1
                      UNION SELECT epoch FROM webhook_assignments WHERE epoch <> ?1",
                 )?
                 .query_map([than.0], |row| row.get(0).map(Epoch))?
@@ -78,11 +78,18 @@ impl Nodes for Sqlite {
         self.write(move |transaction| {
             // The node row first: from here on the dead epoch can neither record nor insert.
             transaction.execute("DELETE FROM nodes WHERE epoch = ?", [dead.0])?;
-            transaction.execute("UPDATE lanes SET held_by = NULL WHERE held_by = ?", [dead.0])?;
+            transaction.execute("UPDATE lanes SET claimed_by = NULL WHERE claimed_by = ?", [dead.0])?;
             let orphans = take_orphans(transaction, dead, limit)?;
             for orphan in &orphans {
                 let cancel = orphan.cancel.as_deref();
-                claim::return_to_lane(transaction, &orphan.position, orphan.rescued, cancel, now, now)?;
+                claim::return_to_lane(
+                    transaction,
+                    &orphan.position,
+                    orphan.release_counts,
+                    cancel,
+                    now,
+                    now,
+                )?;
             }
             let finished = orphans.len() < limit;
             if finished {
@@ -118,7 +125,7 @@ pub(super) fn is_live(transaction: &Transaction<'_>, epoch: Epoch) -> rusqlite::
 
 struct Orphan {
     position: LanePosition,
-    rescued: RescueCounts,
+    release_counts: ReleaseCounts,
     cancel: Option<String>,
 }
 
@@ -126,7 +133,7 @@ fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rus
     transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery_id IN (SELECT delivery_id FROM leased WHERE epoch = ? LIMIT ?)
-             RETURNING delivery_id, webhook_id, lane, seq, rescues, deaths, sending, cancel",
+             RETURNING delivery_id, webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel",
         )?
         .query_map((dead.0, limit as i64), |row| {
             let position = LanePosition {
@@ -136,11 +143,11 @@ fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rus
                 seq: row.get(3)?,
             };
             let sending: u32 = row.get(6)?;
-            let rescued = RescueCounts {
-                rescues: row.get::<_, u32>(4)? + 1,
-                sender_deaths: row.get::<_, u32>(5)? + sending,
+            let release_counts = ReleaseCounts {
+                abnormal_releases: row.get::<_, u32>(4)? + 1,
+                crash_count: row.get::<_, u32>(5)? + sending,
             };
-            Ok(Orphan { position, rescued, cancel: row.get(7)? })
+            Ok(Orphan { position, release_counts, cancel: row.get(7)? })
         })?
         .collect()
 }

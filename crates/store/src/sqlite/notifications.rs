@@ -144,13 +144,13 @@ impl Notifications for Sqlite {
     fn claim_notifications(
         &self,
         now: Time,
-        hold_until: Time,
+        claimed_until: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<StoredNotification>> {
         self.write(move |transaction| {
             let mut taken = transaction
                 .prepare_cached(CLAIM_NOTIFICATIONS)?
-                .query_map((Col(now), Col(hold_until), limit as i64), read_notice)?
+                .query_map((Col(now), Col(claimed_until), limit as i64), read_notification)?
                 .collect::<rusqlite::Result<Vec<_>>>()?;
             taken.sort_by_key(|taken| taken.notification.id);
             Ok(taken)
@@ -212,7 +212,7 @@ fn list(
         .prepare_cached(&format!(
             "{SELECT_NOTIFICATION} WHERE tenant_id = ? AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
         ))?
-        .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_notice)?
+        .query_map((tenant_id.as_str(), Col(before), page.limit, page.offset), read_notification)?
         .collect()
 }
 
@@ -279,7 +279,7 @@ fn insert(transaction: &Transaction<'_>, notification: &Notification, now: Time)
     Ok(())
 }
 
-fn read_notice(row: &Row<'_>) -> rusqlite::Result<StoredNotification> {
+fn read_notification(row: &Row<'_>) -> rusqlite::Result<StoredNotification> {
     let OccurrenceGroup { count, first_at, last_at, details } = read_folded(row, 4)?;
     let notification = Notification {
         id: get(row, 0)?,

@@ -13,13 +13,13 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    CancelResult, Epoch, EventSummary, Operation, OperationProgress, OperationStep, Operations, PageRequest,
-    RedriveResult, Scan, ScanCursor, ScanPage, SettleProgress, StepResult, StoreFuture, Task,
+    CancelResult, CollectProgress, Epoch, EventSummary, Operation, OperationProgress, OperationStep,
+    Operations, PageRequest, RedriveResult, Scan, ScanCursor, ScanPage, StepResult, StoreFuture, Task,
 };
 
 const OPERATION: &str = "SELECT id, tenant_id, request, state, created_by, created_at, start_at, started_at,
     finished_at,
-         updated_at, held_by, cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled,
+         updated_at, claimed_by, cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled,
          errors, rate_since, rate_base FROM operations";
 
 fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
@@ -42,7 +42,7 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
         began_at: get_opt(row, 7)?,
         finished_at: get_opt(row, 8)?,
         updated_at: get(row, 9)?,
-        held_by: row.get::<_, Option<i64>>(10)?.map(Epoch),
+        claimed_by: row.get::<_, Option<i64>>(10)?.map(Epoch),
         cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
         progress: OperationProgress {
             total: row.get::<_, Option<i64>>(13)?.map(i64::unsigned_abs),
@@ -143,7 +143,7 @@ impl Operations for Sqlite {
             let due: Vec<OperationId> = transaction
                 .prepare_cached(
                     "SELECT id FROM operations WHERE open = 1 AND start_at <= ?2 AND state <> 'paused'
-                         AND (held_by IS NULL OR held_by = ?1 OR held_by NOT IN (SELECT epoch FROM nodes))
+                         AND (claimed_by IS NULL OR claimed_by = ?1 OR claimed_by NOT IN (SELECT epoch FROM nodes))
                      ORDER BY start_at",
                 )?
                 .query_map((epoch.0, Col(now)), |row| get(row, 0))?
@@ -152,7 +152,7 @@ impl Operations for Sqlite {
             for id in due.into_iter().filter(|id| !except.contains(id)).take(limit) {
                 transaction
                     .prepare_cached(
-                        "UPDATE operations SET held_by = ?2, rate_since = ?3, rate_base = done,
+                        "UPDATE operations SET claimed_by = ?2, rate_since = ?3, rate_base = done,
                              started_at = coalesce(started_at, ?3),
                              state = CASE WHEN state = 'scheduled' THEN 'running' ELSE state END WHERE id = ?1",
                     )?
@@ -167,7 +167,7 @@ impl Operations for Sqlite {
     fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
-                .prepare_cached("UPDATE operations SET total = ? WHERE id = ? AND held_by = ?")?
+                .prepare_cached("UPDATE operations SET total = ? WHERE id = ? AND claimed_by = ?")?
                 .execute((total as i64, Col(id), epoch.0))?;
             Ok(())
         })
@@ -206,24 +206,24 @@ impl Operations for Sqlite {
         })
     }
 
-    fn settle_operation(
+    fn collect_operation_results(
         &self,
         id: OperationId,
         epoch: Epoch,
         after: Option<DeliveryId>,
         limit: usize,
-    ) -> StoreFuture<'_, SettleProgress> {
+    ) -> StoreFuture<'_, CollectProgress> {
         self.write(move |transaction| settle(transaction, id, epoch, after, limit))
     }
 
-    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
+    fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
-                    "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
+                    "UPDATE operations SET claimed_by = NULL, open = (state = 'paused'),
                          state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
                          finished_at = CASE WHEN state = 'paused' THEN NULL ELSE coalesce(finished_at, ?3) END
-                     WHERE id = ?1 AND held_by = ?2 AND state IN ('delivering', 'cancelled', 'paused')",
+                     WHERE id = ?1 AND claimed_by = ?2 AND state IN ('delivering', 'cancelled', 'paused')",
                 )?
                 .execute((Col(id), epoch.0, Col(now)))?;
             Ok(())
@@ -259,7 +259,7 @@ impl Operations for Sqlite {
 fn is_held(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached(
-            "SELECT 1 FROM operations WHERE id = ? AND tenant_id = ? AND held_by = ? AND state = 'running'",
+            "SELECT 1 FROM operations WHERE id = ? AND tenant_id = ? AND claimed_by = ? AND state = 'running'",
         )?
         .exists((Col(step.id), step.tenant_id.as_str(), step.epoch.0))
 }
@@ -324,12 +324,12 @@ fn settle(
     epoch: Epoch,
     after: Option<DeliveryId>,
     limit: usize,
-) -> rusqlite::Result<SettleProgress> {
-    let found = format!("{OPERATION} WHERE id = ? AND held_by = ?");
+) -> rusqlite::Result<CollectProgress> {
+    let found = format!("{OPERATION} WHERE id = ? AND claimed_by = ?");
     let Some(operation) =
         transaction.prepare_cached(&found)?.query_row((Col(id), epoch.0), read_operation).optional()?
     else {
-        return Ok(SettleProgress { next: None, open: 0, ended: 0 });
+        return Ok(CollectProgress { next: None, open: 0, ended: 0 });
     };
     let mut progress = operation.progress;
     type Item = (DeliveryId, Option<DeliveryStatus>, Option<FailureCategory>);
@@ -370,5 +370,5 @@ fn settle(
             ))?;
     }
     let next = items.last().filter(|_| items.len() == limit).map(|(delivery_id, ..)| *delivery_id);
-    Ok(SettleProgress { next, open, ended: items.len() - open })
+    Ok(CollectProgress { next, open, ended: items.len() - open })
 }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Sqlite,
     convert::{Col, get},
-    lanes::{self, LanePosition, RescueCounts},
+    lanes::{self, LanePosition, ReleaseCounts},
     nodes,
 };
 use crate::{
@@ -45,7 +45,7 @@ impl<'a> PublishBatch<'a> {
         let tenant_id = &new.event.tenant_id;
         let Some(counter) = self.counter(tenant_id)? else { return Ok(PublishResult::NoTenant) };
         if let Some(reservation) = &new.idempotency
-            && let Some(taken) = key_taken(self.transaction, &new.event, reservation)?
+            && let Some(taken) = find_key_holder(self.transaction, &new.event, reservation)?
         {
             return Ok(taken);
         }
@@ -58,7 +58,7 @@ impl<'a> PublishBatch<'a> {
         let next = TenantCounter { next_seq: counter.next_seq + 1, ..counter };
         self.tenants.insert(tenant_id.clone(), Some(next));
         if let Some(reservation) = &new.idempotency {
-            take_key(self.transaction, &new.event, reservation)?;
+            insert_idempotency_key(self.transaction, &new.event, reservation)?;
         }
         insert_event(self.transaction, &new.event, counter.next_seq)?;
         for delivery in &new.deliveries {
@@ -107,7 +107,7 @@ fn key_hash(event: &Event) -> [u8; 32] {
     Sha256::digest(event.idempotency_key.as_deref().unwrap_or_default()).into()
 }
 
-fn key_taken(
+fn find_key_holder(
     transaction: &Transaction<'_>,
     event: &Event,
     reservation: &IdempotencyReservation,
@@ -127,7 +127,7 @@ fn key_taken(
     }))
 }
 
-fn take_key(
+fn insert_idempotency_key(
     transaction: &Transaction<'_>,
     event: &Event,
     reservation: &IdempotencyReservation,
@@ -190,9 +190,9 @@ fn insert_delivery(
     let position =
         LanePosition { delivery_id: new.id, webhook_id: new.webhook_id, lane: new.lane.clone(), seq };
     match new.initial_state {
-        InitialState::Leased => lanes::lease(transaction, &position, epoch, RescueCounts::default()),
+        InitialState::Leased => lanes::lease(transaction, &position, epoch, ReleaseCounts::default()),
         InitialState::Waiting(due) => {
-            lanes::wait(transaction, &position, due, event.timestamp, RescueCounts::default())
+            lanes::insert_waiting(transaction, &position, due, event.timestamp, ReleaseCounts::default())
         }
     }
 }

@@ -15,7 +15,7 @@ use rusqlite::{OptionalExtension, Transaction};
 use super::{
     Sqlite,
     convert::{Col, get},
-    lanes::{self, LanePosition, RescueCounts},
+    lanes::{self, LanePosition, ReleaseCounts},
     runtime_state,
     transaction::WriteTransaction,
     webhooks,
@@ -29,12 +29,12 @@ impl Record for Sqlite {
 }
 
 /// Records an outcome, and adds its occurrences to the list of those to report.
-pub(super) fn apply<'a>(
+pub(super) fn record_outcome<'a>(
     transaction: &WriteTransaction<'_>,
     outcome: &'a OutcomeRecord,
     reported: &mut Vec<&'a Occurrence>,
 ) -> rusqlite::Result<RecordResult> {
-    let Some(lease) = take_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
+    let Some(lease) = delete_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
     if let Some(reason) = &lease.cancel
         && !outcome.saw_cancel
     {
@@ -71,7 +71,7 @@ pub(super) fn apply<'a>(
             let created_at = transaction
                 .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
                 .query_row([Col(outcome.delivery_id)], |row| get(row, 0))?;
-            lanes::wait(transaction, &position, *due, created_at, RescueCounts::default())?;
+            lanes::insert_waiting(transaction, &position, *due, created_at, ReleaseCounts::default())?;
         }
         Outcome::Dead(_) => {
             insert_dead_letter(transaction, outcome.delivery_id)?;
@@ -127,7 +127,7 @@ fn without_lease(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusq
             status == Some(outcome.outcome.status())
         }
     };
-    Ok(if again { RecordResult::AlreadyRecorded } else { RecordResult::Fenced })
+    Ok(if again { RecordResult::AlreadyRecorded } else { RecordResult::NotLeased })
 }
 
 fn is_recorded(
@@ -145,25 +145,25 @@ struct Lease {
     webhook_id: WebhookId,
     lane: Lane,
     seq: i64,
-    rescues: u32,
-    sender_deaths: u32,
+    abnormal_releases: u32,
+    crash_count: u32,
     sending: u32,
     cancel: Option<String>,
 }
 
-fn take_lease(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<Option<Lease>> {
+fn delete_lease(transaction: &Transaction<'_>, outcome: &OutcomeRecord) -> rusqlite::Result<Option<Lease>> {
     transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery_id = ? AND epoch = ?
-             RETURNING webhook_id, lane, seq, rescues, deaths, sending, cancel",
+             RETURNING webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel",
         )?
         .query_row((Col(outcome.delivery_id), outcome.epoch.0), |row| {
             Ok(Lease {
                 webhook_id: get(row, 0)?,
                 lane: get(row, 1)?,
                 seq: row.get(2)?,
-                rescues: row.get(3)?,
-                sender_deaths: row.get(4)?,
+                abnormal_releases: row.get(3)?,
+                crash_count: row.get(4)?,
                 sending: row.get(5)?,
                 cancel: row.get(6)?,
             })
@@ -179,7 +179,7 @@ fn restore_lease(
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, rescues, deaths, sending, cancel)
+            "INSERT INTO leased (delivery_id, epoch, webhook_id, lane, seq, abnormal_releases, crash_count, sending, cancel)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
@@ -188,8 +188,8 @@ fn restore_lease(
             Col(lease.webhook_id),
             lease.lane.code(),
             lease.seq,
-            lease.rescues,
-            lease.sender_deaths,
+            lease.abnormal_releases,
+            lease.crash_count,
             lease.sending,
             &lease.cancel,
         ))?;

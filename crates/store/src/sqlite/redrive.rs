@@ -11,7 +11,7 @@ use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
     erase,
-    lanes::{self, LanePosition, RescueCounts},
+    lanes::{self, LanePosition, ReleaseCounts},
     transaction::WriteTransaction,
 };
 use crate::{
@@ -293,5 +293,5 @@ fn add_round(
         .query_row([tenant_id.as_str()], |row| row.get(0))?;
     let lane = round.lane.with_priority(priority);
     let position = LanePosition { delivery_id: round.id, webhook_id: round.webhook_id, lane, seq };
-    lanes::wait(transaction, &position, now, now, RescueCounts::default())
+    lanes::insert_waiting(transaction, &position, now, now, ReleaseCounts::default())
 }

@@ -16,9 +16,9 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, DueWebhooks, Expirations,
-    FailingChange, Incident, OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects,
-    WebhookHistory, WebhookRuntime,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, FailingChange, Incident,
+    OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookHistory, WebhookRuntime,
+    WebhookTimers, WebhooksWithDueAction,
 };
 
 /// Newest first, so that the cost of a page is proportional to its rows.
@@ -30,7 +30,7 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id 
      WHERE tenant_id = ?1 AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id), 0))
      ORDER BY opened_at DESC LIMIT ?2";
-const CIRCUITS: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
     FROM webhook_runtime
      WHERE tenant_id = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id), 0))
@@ -59,7 +59,7 @@ const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open
 pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
     PERIODS,
     INCIDENTS,
-    CIRCUITS,
+    SELECT_CIRCUITS,
     SELECT_OLDEST_WAITING,
     DELETE_OLD_WAITING,
     SELECT_EXPIRED_WEBHOOKS,
@@ -143,7 +143,7 @@ impl WebhookHistory for Sqlite {
     ) -> StoreFuture<'_, Vec<WebhookRuntime>> {
         self.list_for(tenant_id.clone(), move |connection| {
             connection
-                .prepare_cached(CIRCUITS)?
+                .prepare_cached(SELECT_CIRCUITS)?
                 .query_map((tenant_id.as_str(), limit as i64, visibility.is_restricted()), read_runtime)?
                 .collect()
         })
@@ -189,7 +189,7 @@ impl WebhookHistory for Sqlite {
     }
 }
 
-impl Expirations for Sqlite {
+impl WebhookTimers for Sqlite {
     fn oldest_waiting(
         &self,
         after: Option<WebhookId>,
@@ -227,7 +227,12 @@ impl Expirations for Sqlite {
         })
     }
 
-    fn due_webhooks(&self, now: Time, limit: usize, except: Vec<TenantId>) -> StoreFuture<'_, DueWebhooks> {
+    fn webhooks_with_due_action(
+        &self,
+        now: Time,
+        limit: usize,
+        except: Vec<TenantId>,
+    ) -> StoreFuture<'_, WebhooksWithDueAction> {
         self.read(move |connection| {
             // SQLite treats a negative limit as no limit; verifications of excluded tenants are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
@@ -243,7 +248,7 @@ impl Expirations for Sqlite {
             let next = connection
                 .prepare_cached(SELECT_NEXT_EXPIRY)?
                 .query_row([Col(now)], |row| get_opt(row, 0))?;
-            Ok(DueWebhooks { due, next })
+            Ok(WebhooksWithDueAction { due, next })
         })
     }
 }
@@ -325,7 +330,7 @@ pub(super) fn apply_effects<'a>(
         ensure_runtime(transaction, tenant_id, webhook_id)?;
         let held = transaction
             .prepare_cached(
-                "UPDATE webhook_runtime SET hold_until = ?2 WHERE webhook_id = ?1 AND hold_until < ?2",
+                "UPDATE webhook_runtime SET paused_until = ?2 WHERE webhook_id = ?1 AND paused_until < ?2",
             )?
             .execute((Col(webhook_id), Col(until)))?;
         changed |= held == 1;
@@ -464,12 +469,12 @@ pub(super) fn occurrence_for<'a>(
         .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
-const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
     FROM webhook_runtime
-     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
-const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, hold_until, circuit, generation, failing_since
+     WHERE paused_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
+const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
     FROM webhook_runtime
-     WHERE webhook_id = ? AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+     WHERE webhook_id = ? AND (paused_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
     Ok(WebhookRuntime {

@@ -32,9 +32,9 @@ impl Tenancy for Sqlite {
                  WHERE id = ?1 AND deleted_at IS NULL",
                 (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?),
             )?;
-            // The node that holds a lane may not serve the new pool.
+            // The node that has claimed a lane may not serve the new pool.
             transaction.execute(
-                "UPDATE lanes SET pool = ?2, held_by = NULL
+                "UPDATE lanes SET pool = ?2, claimed_by = NULL
                  WHERE webhook_id IN (SELECT id FROM webhooks WHERE tenant_id = ?1) AND pool <> ?2",
                 (tenant.id.as_str(), tenant.rules.pool()),
             )?;

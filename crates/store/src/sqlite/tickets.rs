@@ -12,7 +12,7 @@ use super::{
 use crate::{ClaimedDelivery, Epoch, TicketEntry};
 
 const SELECT_BY_TICKETS: &str =
-    "SELECT w.delivery_id, w.webhook_id, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
+    "SELECT w.delivery_id, w.webhook_id, w.due, w.abnormal_releases, w.crash_count, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant_id, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
             e.priority, w.seq, e.trace, e.hops
      FROM waiting w JOIN deliveries d ON d.id = w.delivery_id JOIN events e ON e.tenant_id = d.tenant_id
@@ -25,11 +25,11 @@ const SELECT_BY_TICKETS: &str =
 pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [SELECT_BY_TICKETS];
 
 /// Claims each delivery in turn. Returns `None` if the epoch has ended.
-pub(super) fn take(
+pub(super) fn claim_tickets(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
-    by: Time,
+    due_before: Time,
     wanted: &[TicketEntry],
     max_bytes: usize,
 ) -> rusqlite::Result<Option<Vec<ClaimedDelivery>>> {
@@ -52,7 +52,7 @@ pub(super) fn take(
         {
             continue;
         }
-        let values = (Col(one.delivery_id), Col(webhook_id), one.key.lane.code(), Col(by));
+        let values = (Col(one.delivery_id), Col(webhook_id), one.key.lane.code(), Col(due_before));
         let found =
             transaction.prepare_cached(SELECT_BY_TICKETS)?.query_row(values, read_claimed).optional()?;
         if let Some(claimed) = found {

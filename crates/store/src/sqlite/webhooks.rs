@@ -173,8 +173,8 @@ impl Config for Sqlite {
 }
 
 impl Secrets for Sqlite {
-    fn sealing_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
-        self.read(sealing_keys)
+    fn encryption_keys(&self) -> StoreFuture<'_, Vec<MasterKeyId>> {
+        self.read(encryption_keys)
     }
 
     fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> StoreFuture<'_, RewrapProgress> {
@@ -273,7 +273,7 @@ pub(super) fn find(
 }
 
 /// Returns the ids of the master keys that stored secrets are encrypted with.
-pub(super) fn sealing_keys(connection: &Connection) -> rusqlite::Result<Vec<MasterKeyId>> {
+pub(super) fn encryption_keys(connection: &Connection) -> rusqlite::Result<Vec<MasterKeyId>> {
     let heads = connection
         .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
         .query_map([KEY_ID_PREFIX_BYTES as i64], |row| row.get(0))?
@@ -311,7 +311,7 @@ pub(super) fn store(
             Col(webhook.created_at),
             Col(webhook.updated_at),
             webhook.state == WebhookState::Deleted,
-            webhook.state.cancel_reason().is_some(),
+            webhook.state.cancels_deliveries(),
             webhook.next_action_at().map(Col),
             webhook.spec.is_operator_managed(),
         ))?;

@@ -24,8 +24,8 @@ use super::{
     transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
 };
 use crate::{
-    Completion, Epoch, LaneCapacity, LaneClaim, NewEvent, OrderedPosition, OutcomeRecord, PublishResult,
-    RecordResult,
+    Completion, Epoch, LaneCapacity, LaneClaim, NewEvent, OutcomeRecord, PublishResult, RecordResult,
+    SequencePosition,
     batch::{self, BatchItem, CommitError, WaitingLimit, complete},
     error::StoreError,
 };
@@ -118,7 +118,7 @@ impl Writer {
 
     pub(super) fn publish(&self, event: NewEvent, done: Completion<PublishResult>) {
         if !self.queue.try_acquire(event.event.memory_bytes()) {
-            event.order.iter().for_each(OrderedPosition::break_off);
+            event.position.iter().for_each(SequencePosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
         self.submit(Write::Publish(event, done));
@@ -128,7 +128,7 @@ impl Writer {
         self.submit(Write::Record(outcome, done));
     }
 
-    pub(super) fn mark(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
+    pub(super) fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
         self.submit(Write::Mark(epoch, delivery_id, done));
     }
 
@@ -258,7 +258,7 @@ impl WriterLoop {
     }
 
     fn commit(&mut self, batch: &mut Vec<Write>) {
-        let refused = take_out_of_order(batch);
+        let refused = take_refused(batch);
         let database = &mut self.database;
         let commits = &self.commits;
         let results = batch::commit(batch, &mut |slice| {
@@ -268,7 +268,7 @@ impl WriterLoop {
             commits.fetch_add(1, Relaxed);
             Ok(written)
         });
-        let refused = refused.into_iter().map(|write| (write, Err(StoreError::OutOfOrder)));
+        let refused = refused.into_iter().map(|write| (write, Err(StoreError::PrecedingEventFailed)));
         let finished: Vec<_> = batch.drain(..).zip(results).chain(refused).collect();
         for (write, _) in &finished {
             if let Write::Publish(new, _) = write {
@@ -276,8 +276,8 @@ impl WriterLoop {
             }
         }
         for (write, result) in &finished {
-            if let Write::Publish(NewEvent { order: Some(ordered), .. }, _) = write {
-                record_result(ordered, result);
+            if let Write::Publish(NewEvent { position: Some(position), .. }, _) = write {
+                record_result(position, result);
             }
         }
         let report = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
@@ -291,18 +291,18 @@ impl WriterLoop {
 }
 
 /// Removes publishes from a batch that would break their order, and returns them.
-fn take_out_of_order(batch: &mut Vec<Write>) -> Vec<Write> {
+fn take_refused(batch: &mut Vec<Write>) -> Vec<Write> {
     let publishes = batch.iter().filter_map(|write| match write {
         Write::Publish(new, _) => Some(new),
         _ => None,
     });
-    let mut out_of_order = batch::find_out_of_order(publishes).into_iter();
+    let mut is_refused = batch::find_refused(publishes).into_iter();
     let is_refused =
-        |write: &mut Write| matches!(write, Write::Publish(..)) && out_of_order.next().unwrap_or(false);
+        |write: &mut Write| matches!(write, Write::Publish(..)) && is_refused.next().unwrap_or(false);
     batch.extract_if(.., is_refused).collect()
 }
 
-fn record_result(ordered: &OrderedPosition, result: &Result<WriteResult, StoreError>) {
+fn record_result(ordered: &SequencePosition, result: &Result<WriteResult, StoreError>) {
     match result {
         Ok(WriteResult::Published(published)) => ordered.record(&Ok(published.clone())),
         Ok(_) => {}
@@ -319,12 +319,12 @@ fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<WriteRes
             written.push(match write {
                 Write::Publish(new, _) => WriteResult::Published(published.apply(new)?),
                 Write::Record(outcome, _) => {
-                    WriteResult::Recorded(record::apply(transaction, outcome, &mut reported)?)
+                    WriteResult::Recorded(record::record_outcome(transaction, outcome, &mut reported)?)
                 }
                 Write::Mark(epoch, delivery_id, _) => {
-                    WriteResult::Marked(claim::mark(transaction, *epoch, *delivery_id)?)
+                    WriteResult::Marked(claim::mark_sending(transaction, *epoch, *delivery_id)?)
                 }
-                Write::Claim(claiming, _) => WriteResult::Claimed(claim::take(transaction, claiming)?),
+                Write::Claim(claiming, _) => WriteResult::Claimed(claim::claim_lanes(transaction, claiming)?),
             });
         }
         published.finish()?;

@@ -427,7 +427,7 @@ async fn secrets_are_stored_encrypted_and_master_key_can_be_rotated() {
     assert_eq!(store.webhook(tenant_id.clone(), id).await.unwrap().unwrap().webhook, webhook);
     let done = store.rewrap(None, 10).await.unwrap();
     assert_eq!((done.changed, done.last), (2, Some(id.max(both))));
-    assert_eq!(store.sealing_keys().await.unwrap(), [redrive_testkit::vault_of(2, &[]).current()]);
+    assert_eq!(store.encryption_keys().await.unwrap(), [redrive_testkit::vault_of(2, &[]).current()]);
     drop(store);
     let store = open(redrive_testkit::vault_of(2, &[]));
     assert_eq!(store.webhook(tenant_id, id).await.unwrap().unwrap().webhook, webhook);

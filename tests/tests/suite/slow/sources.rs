@@ -18,8 +18,8 @@ use redrive_testkit::{
 use redrive_tests::entries;
 use serde_json::{Value, json};
 
-/// The most units of work on a runtime thread; see `redrive_engine::MAX_INLINE_WORK`.
-const MAX_INLINE_WORK: u64 = 1 << 18;
+/// The most units of work on a Tokio worker thread; see `redrive_engine::MAX_INLINE_COST_UNITS`.
+const MAX_INLINE_COST_UNITS: u64 = 1 << 18;
 
 /// Returns the setup of a server with one source, `shop`, which reads the queue `events`.
 fn source(url: &str, more: &str) -> Setup {
@@ -164,7 +164,7 @@ async fn large_messages_are_parsed_off_the_runtime_in_order() {
     assert_eq!(order, [0, 1, 2, 3, 4, 5]);
     let inline = metric(&redrive, "redrive_inline_work_max").await.unwrap();
     assert!(inline >= small as f64, "the small messages were counted: {inline}");
-    assert!(inline <= MAX_INLINE_WORK as f64, "{inline} units on the runtime");
+    assert!(inline <= MAX_INLINE_COST_UNITS as f64, "{inline} units on the runtime");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -157,7 +157,10 @@ fn circuit_closes_as_soon_as_enough_probes_succeed() {
     assert_eq!(respond(&mut circuit, 32, CallOutcome::Succeeded, probe_ids[2]), None);
     let view = circuit.view(&policy(), at(32));
     assert_eq!((view.half_open_attempts, view.half_open_successes, view.counts.total), (5, 2, 20));
-    assert_eq!((circuit.probes_left(&policy()), circuit.probe_limit(&policy())), (Some(0), Some(2)));
+    assert_eq!(
+        (circuit.probes_left(&policy()), circuit.half_open_max_in_memory(&policy())),
+        (Some(0), Some(2))
+    );
     assert_eq!(
         respond(&mut circuit, 33, CallOutcome::Succeeded, probe_ids[3]),
         transition(HalfOpen, Closed, 33)
@@ -287,7 +290,10 @@ fn transition_made_by_may_call_is_reported_later() {
     let mut circuit = opened(0);
     let probe_id = probe(&mut circuit, 31, 1);
     circuit.cancel_probe(at(31), probe_id.unwrap());
-    assert_eq!((circuit.probes_left(&policy()), circuit.probe_limit(&policy())), (Some(5), Some(5)));
+    assert_eq!(
+        (circuit.probes_left(&policy()), circuit.half_open_max_in_memory(&policy())),
+        (Some(5), Some(5))
+    );
     assert_eq!(
         circuit.tick(&policy(), at(31)),
         transition(Open, HalfOpen, 31),

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use redrive_core::{
     FailureCategory, Time, WebhookId,
-    dispatch::gate::{Scope, WaitingOn},
+    dispatch::gate::{LimitScope, WaitingOn},
     protection::breaker::{CallOutcome, SavedCircuit, Transition},
 };
 use tokio::sync::oneshot;
@@ -51,7 +51,7 @@ pub(crate) struct CircuitUpdate {
     /// A transition that must be stored.
     pub(crate) change: Option<CircuitChange>,
     /// Maximum number of deliveries of a half-open circuit in memory.
-    pub(crate) probe_limit: Option<usize>,
+    pub(crate) half_open_max_in_memory: Option<usize>,
 }
 
 impl PreparedBatch {
@@ -240,8 +240,10 @@ impl PreparedBatch {
                 // If the waiter is gone, the transition is returned as an update and persisted there.
                 ReplyTarget::Report(position, to) => {
                     if let Some(Some(update)) = updates.get_mut(position) {
-                        let reported =
-                            ReportReply { change: update.change.take(), probe_limit: update.probe_limit };
+                        let reported = ReportReply {
+                            change: update.change.take(),
+                            half_open_max_in_memory: update.half_open_max_in_memory,
+                        };
                         update.change = to.send(reported).err().and_then(|unsent| unsent.change);
                     }
                 }
@@ -271,7 +273,7 @@ fn merge_circuit(
     now: Time,
 ) -> CircuitUpdate {
     let saved: Option<SavedCircuit> = reply.saved.clone().map(SavedCircuit::from);
-    let probe_limit = reply.probes.map(|[in_flight, left, ..]| (in_flight + left) as usize);
+    let half_open_max_in_memory = reply.probes.map(|[in_flight, left, ..]| (in_flight + left) as usize);
     let half_open_counts =
         reply.probes.map(|[in_flight, _, response, successes]| (in_flight + response, successes));
     let change = reply.from.zip(saved.clone()).map(|(from, saved)| CircuitChange {
@@ -279,7 +281,7 @@ fn merge_circuit(
         tenant_id: webhook.tenant.id.clone(),
         transition: Transition { from, to: saved.state, at: saved.since },
         saved,
-        probe_limit,
+        half_open_max_in_memory,
     });
     let runtime_change = local.merge_from_redis(
         webhook,
@@ -289,7 +291,7 @@ fn merge_circuit(
         change.is_some(),
         now,
     );
-    CircuitUpdate { webhook: webhook.clone(), runtime_change, change, probe_limit }
+    CircuitUpdate { webhook: webhook.clone(), runtime_change, change, half_open_max_in_memory }
 }
 
 fn decision_from_wire(reply: &WebhookReply, granted: WireGrant, now: Time) -> AdmissionDecision {
@@ -300,9 +302,9 @@ fn decision_from_wire(reply: &WebhookReply, granted: WireGrant, now: Time) -> Ad
         }
         WireGrant::Wait { why, scope, until } => {
             let scope = match scope {
-                WaitScope::Webhook => Scope::Webhook,
-                WaitScope::Tenant => Scope::Tenant,
-                WaitScope::Node => Scope::Node,
+                WaitScope::Webhook => LimitScope::Webhook,
+                WaitScope::Tenant => LimitScope::Tenant,
+                WaitScope::Node => LimitScope::Node,
             };
             let (reason, until) = match why {
                 WaitCause::Circuit => (WaitingOn::CircuitOpen, until),

@@ -57,7 +57,7 @@ pub(crate) type DecisionWithSlot = (AdmissionDecision, Option<Slot>);
 pub(crate) struct ReportReply {
     pub(crate) change: Option<CircuitChange>,
     /// Maximum number of deliveries of a half-open circuit in memory.
-    pub(crate) probe_limit: Option<usize>,
+    pub(crate) half_open_max_in_memory: Option<usize>,
 }
 
 /// State of a bucket after a token was requested.
@@ -174,10 +174,10 @@ impl RedisCoordinator {
     pub(crate) async fn report(
         &self,
         webhook: &Arc<ResolvedWebhook>,
-        call: CallOutcome,
+        circuit_outcome: CallOutcome,
         probe: Option<u64>,
     ) -> Result<ReportReply, RedisUnavailable> {
-        self.enqueue(|reply| Op::Report(webhook.clone(), call, probe, reply)).await
+        self.enqueue(|reply| Op::Report(webhook.clone(), circuit_outcome, probe, reply)).await
     }
 
     /// Records a successful call with the next batch.

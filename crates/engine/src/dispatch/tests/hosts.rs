@@ -3,7 +3,7 @@
 use super::*;
 
 const WIDE: DispatchLimits = DispatchLimits {
-    max_in_flight: 200,
+    max_unsettled: 200,
     max_deliveries: 1_000,
     max_lane_deliveries: 50,
     host_max_in_flight: 10,
@@ -36,7 +36,7 @@ fn host_at_its_limit_gets_next_request_when_one_ends() {
     assert!(!dispatch.usage(limits).host_has_slot);
     let mut ended = 0;
     while let Some(one) = sent.pop() {
-        let next = dispatch.free_webhook_slot(one.webhook_id, one.id).start;
+        let next = dispatch.free_local_webhook_slot(one.webhook_id, one.id).start;
         ended += 1;
         assert_eq!(next.len(), usize::from(ended <= 3), "one starts for the one that ended");
         sent.extend(next);
@@ -53,7 +53,7 @@ fn full_host_delays_no_other_host() {
     let first = send(&dispatch, "a", delivery(1, 1));
     assert!((2..=20).all(|n| send(&dispatch, "a", delivery(n, n)).is_empty()));
     assert_eq!(send(&dispatch, "b", delivery(21, 21)).len(), 1);
-    assert_eq!(dispatch.free_webhook_slot(first[0].webhook_id, first[0].id).start.len(), 1);
+    assert_eq!(dispatch.free_local_webhook_slot(first[0].webhook_id, first[0].id).start.len(), 1);
 }
 
 #[test]
@@ -82,14 +82,14 @@ fn waiting_tenants_take_turns_regardless_of_webhook_count() {
 fn challenge_counts_for_its_host() {
     let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let tenant_id = TenantId::default();
-    assert!(dispatch.take_host(&tenant_id, at("a")));
-    assert!(!dispatch.take_host(&tenant_id, at("a")) && dispatch.take_host(&tenant_id, at("b")));
+    assert!(dispatch.take_host_slot(&tenant_id, at("a")));
+    assert!(!dispatch.take_host_slot(&tenant_id, at("a")) && dispatch.take_host_slot(&tenant_id, at("b")));
     assert!(send(&dispatch, "a", delivery(1, 1)).is_empty());
-    let started = dispatch.free_host(&tenant_id, at("a")).start;
+    let started = dispatch.free_host_slot(&tenant_id, at("a")).start;
     assert_eq!(started.len(), 1);
-    assert!(!dispatch.take_host(&tenant_id, at("a")), "the delivery has the slot");
+    assert!(!dispatch.take_host_slot(&tenant_id, at("a")), "the delivery has the slot");
     finish(&dispatch, &started[0]);
-    dispatch.free_host(&tenant_id, at("b"));
+    dispatch.free_host_slot(&tenant_id, at("b"));
     assert!(dispatch.state.lock().hosts.is_empty());
 }
 
@@ -102,7 +102,7 @@ fn request_counts_for_the_host_it_was_sent_to() {
     let moved = WebhookLimits { host: at("b"), ..webhook_limits(&sent[0], 5) };
     assert_eq!(dispatch.set_webhook_limits(moved).start.len(), 1);
     assert_eq!((in_flight(&dispatch, "a"), in_flight(&dispatch, "b")), (1, 1));
-    dispatch.free_webhook_slot(sent[0].webhook_id, sent[0].id);
+    dispatch.free_local_webhook_slot(sent[0].webhook_id, sent[0].id);
     assert_eq!((in_flight(&dispatch, "a"), in_flight(&dispatch, "b")), (0, 1));
 }
 
@@ -118,7 +118,7 @@ fn raised_host_limit_starts_waiting_deliveries() {
 fn slot_unusable_by_suspended_tenant_goes_to_another() {
     let dispatch = DispatchQueues::new(DispatchLimits { host_max_in_flight: 1, ..WIDE });
     let cap = |delivery: &LeasedDelivery, host: &str| {
-        let limits = WebhookLimits { host: at(host), tenant_max_in_flight: 1, ..webhook_limits(delivery, 5) };
+        let limits = WebhookLimits { host: at(host), tenant_max_unsettled: 1, ..webhook_limits(delivery, 5) };
         assert!(dispatch.reserve(limits, &delivery.lane, delivery.event.memory_bytes()));
     };
     let other = send(&dispatch, "a", with_tenant("other", delivery(1, 1)));
@@ -128,7 +128,7 @@ fn slot_unusable_by_suspended_tenant_goes_to_another() {
         dispatch.enqueue_published([delivery(n, n)]);
     }
     assert!(send(&dispatch, "a", with_tenant("third", delivery(4, 4))).is_empty());
-    let next = dispatch.free_webhook_slot(other[0].webhook_id, other[0].id).start;
+    let next = dispatch.free_local_webhook_slot(other[0].webhook_id, other[0].id).start;
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].event.tenant_id.as_str(), "third", "the first tenant in turn is suspended");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 const MANY: DispatchLimits =
-    DispatchLimits { max_in_flight: 50, max_deliveries: 100, max_lane_deliveries: 50, ..LIMITS };
+    DispatchLimits { max_unsettled: 50, max_deliveries: 100, max_lane_deliveries: 50, ..LIMITS };
 
 fn under(epoch: &Arc<NodeEpoch>, delivery: LeasedDelivery) -> LeasedDelivery {
     LeasedDelivery { epoch: epoch.clone(), ..delivery }

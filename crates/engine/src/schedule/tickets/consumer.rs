@@ -22,7 +22,7 @@ use redrive_core::{
     DeliveryId, WebhookId,
     cluster::ticket::{Ticket, due_limit},
     delivery::lane::{CLASS_COUNT, Lane, Priority},
-    dispatch::fairness::WeightedScheduler,
+    dispatch::fairness::ClassScheduler,
     maintenance::backoff::OutageBackoff,
     webhook::WebhookState,
 };
@@ -77,7 +77,7 @@ impl TicketBuffer {
     }
 
     /// Returns the next ticket by weighted priority, so that no priority starves.
-    fn next(&self, scheduler: &mut WeightedScheduler) -> Option<(Priority, Message)> {
+    fn next(&self, scheduler: &mut ClassScheduler) -> Option<(Priority, Message)> {
         let mut waiting = self.waiting.lock();
         let mut ready_classes = [false; CLASS_COUNT];
         for (class, tickets) in waiting.iter().enumerate() {
@@ -162,7 +162,7 @@ impl TicketConsumer {
         connection: &Connection,
         buffer: &TicketBuffer,
     ) -> Result<(), BrokerError> {
-        let (mut scheduler, mut skipped) = (WeightedScheduler::default(), SkippedWebhooks::new());
+        let (mut scheduler, mut skipped) = (ClassScheduler::default(), SkippedWebhooks::new());
         loop {
             if self.stop.is_cancelled() || self.claimer.dispatcher.queues.is_draining() {
                 return Ok(());
@@ -307,13 +307,13 @@ impl TicketConsumer {
             Ok(None) | Err(StoreError::InvalidItem(_)) => return Ok(none),
             Err(error) => return Err(error),
         };
-        if !webhook.tenant.is_served()
+        if !webhook.tenant.may_send_here()
             || webhook.state != WebhookState::Active
             || claimer.dispatcher.assignments.needs_assigned_node(&webhook)
         {
             return Ok(none);
         }
-        claimer.circuits.unpark_for_due_probe(&webhook);
+        claimer.runtime_updater.unpark_before_transition(&webhook);
         let limits = claimer.dispatcher.assignments.webhook_limits(&webhook);
         let capacity = claimer.dispatcher.queues.reserve_for_tickets(limits, &key.lane, count);
         Ok(LaneCapacity::new(key.clone(), capacity))
@@ -322,7 +322,7 @@ impl TicketConsumer {
 
 impl TicketBroker {
     /// Takes one batch of tickets from the buffer, by weighted priority.
-    async fn gather(&self, buffer: &TicketBuffer, scheduler: &mut WeightedScheduler) -> Batch {
+    async fn gather(&self, buffer: &TicketBuffer, scheduler: &mut ClassScheduler) -> Batch {
         let (mut batch, mut count) = (Batch::default(), 0);
         while count < MAX_BATCH_DELIVERIES
             && let Some((priority, message)) = buffer.next(scheduler)

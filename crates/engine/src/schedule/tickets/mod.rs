@@ -1,6 +1,6 @@
 //! Tickets for ready deliveries over RabbitMQ, from nodes that accept events to nodes that send them.
 //!
-//! A publisher of deliveries for other nodes makes them due after [`CLAIM_GRACE`] and publishes tickets for them
+//! A publisher of deliveries for other nodes makes them due after [`TICKET_CLAIM_TIMEOUT`] and publishes tickets for them
 //! once they are committed (`publisher`). A sending node claims what tickets name (`consumer`). The store stays
 //! the source of truth: a delivery whose ticket is not used is claimed from it after the grace period; without a
 //! broker deliveries are due immediately.
@@ -18,7 +18,7 @@ use prometheus_client::{
     registry::Registry,
 };
 #[cfg(doc)]
-use redrive_core::cluster::ticket::CLAIM_GRACE;
+use redrive_core::cluster::ticket::TICKET_CLAIM_TIMEOUT;
 
 pub(crate) use self::{
     consumer::TicketConsumer,

@@ -10,7 +10,7 @@ use redrive_core::{
         preferences::normalize_address,
     },
 };
-use redrive_store::{ConfirmationRequestResult, MailAddress, MailReservation, StoreError};
+use redrive_store::{ConfirmationRequestResult, EmailAddress, EmailReservation, StoreError};
 
 use super::{MAIL_TIMEOUT, MAX_POLL_INTERVAL, MIN_POLL_INTERVAL, Notifier, STORE_RETRY_DELAY};
 use crate::mailer::{MailError, Mailed, MailerHandle};
@@ -30,7 +30,7 @@ impl Notifier {
         tenant_id: TenantId,
         address: &str,
     ) -> Result<ConfirmationRequestResult, StoreError> {
-        let reservation = MailReservation {
+        let reservation = EmailReservation {
             tenant_id,
             address: normalize_address(address),
             purpose: MailPurpose::Confirmation,
@@ -82,8 +82,8 @@ impl Notifier {
         Ok(Some(now))
     }
 
-    async fn send_confirmation(&self, post: &MailerHandle, address: MailAddress) -> Result<(), StoreError> {
-        let MailAddress { tenant_id, address: recipient, requested_at, .. } = address.clone();
+    async fn send_confirmation(&self, post: &MailerHandle, address: EmailAddress) -> Result<(), StoreError> {
+        let EmailAddress { tenant_id, address: recipient, requested_at, .. } = address.clone();
         let sending = tokio::time::timeout(MAIL_TIMEOUT, post.0.send_confirmation(address));
         let error = match sending.await {
             Ok(Ok(Mailed::Sent)) => {

@@ -24,7 +24,7 @@ use redrive_core::{
     webhook::Webhook,
 };
 use redrive_store::{
-    Channel, ChannelResult, ChannelStatus, Config, MailAddresses, Notifications, StoreError,
+    Channel, ChannelResult, ChannelStatus, Config, EmailAddresses, Notifications, StoreError,
     StoredNotification, Tenancy,
 };
 use tokio::{runtime::Handle, sync::Semaphore};
@@ -71,7 +71,7 @@ const MAX_ERROR_CHARS: usize = 500;
 /// Creates notifications and sends them.
 pub(crate) struct Notifier {
     pub(crate) config: Arc<dyn Config>,
-    pub(crate) mail_addresses: Arc<dyn MailAddresses>,
+    pub(crate) mail_addresses: Arc<dyn EmailAddresses>,
     pub(crate) notifications: Arc<dyn Notifications>,
     pub(crate) tenancy: Arc<dyn Tenancy>,
     pub(crate) clock: Clock,
@@ -80,7 +80,7 @@ pub(crate) struct Notifier {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
     /// When an exhausted quota was last recorded, by tenant and reason.
     pub(crate) quotas: Mutex<HashMap<(TenantId, &'static str), Time>>,
@@ -122,7 +122,7 @@ impl Notifier {
         let details = OccurrenceDetails { reason, message, until, ..OccurrenceDetails::default() };
         let occurrence = occurrence(tenant_id, None, NotificationKind::QuotaReached, now, details);
         let notifier = self.clone();
-        self.runtime.spawn(async move {
+        self.tokio.spawn(async move {
             if let Err(error) = notifier.record_occurrences(vec![occurrence]).await {
                 tracing::debug!(%error, "recording a reached quota failed; will retry");
                 notifier.quotas.lock().remove(&key);
@@ -242,7 +242,7 @@ impl Notifier {
             return self.notifications.record_notification_result(id, Channel::Email, later).await;
         };
         let (notifier, notification) = (self.clone(), notification.clone());
-        self.runtime.spawn(async move {
+        self.tokio.spawn(async move {
             let left = MAIL_TIMEOUT.saturating_sub(monotonic_now().saturating_sub(since));
             let result = notifier.send_mail(&post, notification, webhook, left).await;
             notifier.metrics.notifications.count(Channel::Email, &result);

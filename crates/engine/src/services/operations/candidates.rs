@@ -15,7 +15,7 @@ use redrive_store::{
 };
 
 use super::OperationRunner;
-use crate::{MAX_INLINE_WORK, ResolvedWebhook, clock, control};
+use crate::{MAX_INLINE_COST_UNITS, ResolvedWebhook, clock, control};
 
 /// Deliveries or events read per store call.
 const PAGE_SIZE: usize = 1_000;
@@ -192,7 +192,7 @@ impl CandidateScan {
             return Ok(false);
         };
         let data = stored.event.data.clone();
-        if Filter::work([filter].into_iter(), &data) <= MAX_INLINE_WORK {
+        if Filter::work([filter].into_iter(), &data) <= MAX_INLINE_COST_UNITS {
             return Ok(webhook.passes_filter(&Payload::new(&data)));
         }
         let webhook = webhook.clone();

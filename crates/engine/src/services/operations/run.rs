@@ -50,7 +50,7 @@ impl OperationRunner {
         let mut settling = Settling::from(self.clock.now());
         while !self.stop.is_cancelled() {
             let found = self.operations.operation(tenant_id.clone(), id).await?;
-            let Some(now) = found.filter(|found| found.held_by == Some(epoch)) else { return Ok(()) };
+            let Some(now) = found.filter(|found| found.claimed_by == Some(epoch)) else { return Ok(()) };
             self.set_running(id, now.state == OperationState::Running);
             if now.state == OperationState::Running {
                 if now.progress.total.is_none() && !self.count(&now, epoch, started).await? {
@@ -66,7 +66,7 @@ impl OperationRunner {
                 settling = Settling::from(self.clock.now());
             }
             if self.settle_deliveries(id, epoch, &mut settling).await? {
-                return self.operations.close_operation(id, epoch, self.clock.now()).await;
+                return self.operations.complete_operation(id, epoch, self.clock.now()).await;
             }
             tokio::select! {
                 () = self.clock.sleep_until(settling.next) => {}
@@ -132,7 +132,7 @@ impl OperationRunner {
             }
             StepResult::Applied { done, to_cancel } => {
                 pacer.record(done, now);
-                self.wakeups.scheduler.wake();
+                self.wakeups.claims.wake();
                 if operation.order.kind == OperationKind::Cancel {
                     let cancelled_now = done.saturating_sub(to_cancel.len()) as u64;
                     self.rollups.record_ended(
@@ -161,7 +161,8 @@ impl OperationRunner {
         if now < settling.next {
             return Ok(false);
         }
-        let settled = self.operations.settle_operation(id, epoch, settling.after, SETTLE_BATCH_SIZE).await?;
+        let settled =
+            self.operations.collect_operation_results(id, epoch, settling.after, SETTLE_BATCH_SIZE).await?;
         settling.open += settled.open;
         settling.after = settled.next;
         let is_over = settled.next.is_none();

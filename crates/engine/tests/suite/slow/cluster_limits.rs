@@ -92,8 +92,8 @@ async fn probes_of_half_open_circuit_come_from_one_node(on: On) {
     receiver.wait_for(before + 4).await;
     tokio::time::sleep(SECOND).await;
     assert_eq!(receiver.count(), before + 4);
-    let senders = nodes.iter().filter(|node| node.engine.load().unsettled > 0).count();
-    assert_eq!(senders, 1);
+    let sending_nodes = nodes.iter().filter(|node| node.engine.load().unsettled > 0).count();
+    assert_eq!(sending_nodes, 1);
     receiver.respond_with(|_| Reply::status(200));
     gate.open();
     for node in &nodes {

@@ -21,7 +21,7 @@ use redrive_core::{
     webhook::{Webhook, WebhookState},
 };
 use redrive_engine::{CircuitAction, MailError, MailFuture, Mailed, Mailer, MailerHandle, Settings};
-use redrive_store::{ChannelStatus, MailAddress, PageRequest, StoredNotification};
+use redrive_store::{ChannelStatus, EmailAddress, PageRequest, StoredNotification};
 use redrive_testkit::{ReceivedRequest, Receiver};
 use serde_json::Value;
 
@@ -281,7 +281,7 @@ impl Mailer for Stubborn {
         })
     }
 
-    fn send_confirmation(&self, _: MailAddress) -> MailFuture<'_> {
+    fn send_confirmation(&self, _: EmailAddress) -> MailFuture<'_> {
         Box::pin(async { Err(MailError::Transient("no route".into())) })
     }
 

@@ -169,7 +169,7 @@ async fn drained_worker_loses_no_deliveries(path: QueueSetup) {
     };
     tokio::join!(publishing, draining);
     // Deliveries ticketed to the drained worker may be left to the store.
-    api.clock.advance(redrive_core::cluster::ticket::CLAIM_GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::TICKET_CLAIM_TIMEOUT);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 200)).await;
     assert_eq!(receiver.count(), 200, "none was sent twice");
     nodes[1].assert_settled().await;
@@ -188,7 +188,7 @@ async fn dead_worker_loses_no_deliveries(path: QueueSetup) {
     receiver.wait_for(20).await;
     doomed.kill();
     api.publish(150..200).await;
-    api.clock.advance(redrive_core::cluster::ticket::CLAIM_GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::TICKET_CLAIM_TIMEOUT);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 200)).await;
     assert!(receiver.count() <= 200 + 4, "only requests in flight may be sent twice: {}", receiver.count());
     other.assert_settled().await;
@@ -206,7 +206,7 @@ async fn slow_webhook_does_not_block_others(path: QueueSetup) {
     assert!(slow.count() <= 1);
     gate.open();
     // Deliveries beyond the lane capacity wait in the store in either case.
-    api.clock.advance(redrive_core::cluster::ticket::CLAIM_GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::TICKET_CLAIM_TIMEOUT);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
     assert_eq!((slow.count(), quick.count()), (300, 300), "{} {}", slow_webhook.id, fast_webhook.id);
     nodes[0].assert_settled().await;

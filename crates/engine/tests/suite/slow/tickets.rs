@@ -9,7 +9,9 @@ use crate::{
     cluster_harness::{On, TestCluster, workers},
     harness::{Harness, all_are, failing_receiver},
 };
-use redrive_core::{DeliveryStatus, Role, TenantId, cluster::ticket::CLAIM_GRACE, delivery::lane::Priority};
+use redrive_core::{
+    DeliveryStatus, Role, TenantId, cluster::ticket::TICKET_CLAIM_TIMEOUT, delivery::lane::Priority,
+};
 use redrive_engine::Settings;
 use redrive_testkit::{Proxy, RabbitMq, Receiver, Reply};
 
@@ -50,7 +52,7 @@ async fn ticketed_delivery_is_displayed_as_ready_and_scheduled_at_creation() {
     let delivery = &api.deliveries().await[0];
     assert_eq!(
         delivery.due,
-        Some(delivery.created_at + CLAIM_GRACE),
+        Some(delivery.created_at + TICKET_CLAIM_TIMEOUT),
         "the delivery is reserved for its ticket"
     );
     let waiting = api.engine.wait_reason(delivery).await.unwrap().unwrap();
@@ -62,7 +64,7 @@ async fn ticketed_delivery_is_displayed_as_ready_and_scheduled_at_creation() {
     api.settle_time().await;
     assert_eq!(receiver.count(), 0);
     // The ticket was not used: the delivery is claimed from the store after the grace period.
-    api.clock.advance(CLAIM_GRACE);
+    api.clock.advance(TICKET_CLAIM_TIMEOUT);
     let delivery = api.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await.remove(0);
     let attempts = api.store.attempts(TenantId::default(), delivery.id).await.unwrap().unwrap();
     assert_eq!(
@@ -134,7 +136,7 @@ async fn conflicting_queue_declaration_falls_back_to_store() {
     let receiver = Receiver::start().await;
     api.create_webhook(&receiver.url(), |_| {}).await;
     api.publish(0..10).await;
-    api.clock.advance(CLAIM_GRACE);
+    api.clock.advance(TICKET_CLAIM_TIMEOUT);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 10)).await;
     broker.ctl(&["delete_queue", &queue(Priority::Normal)]).await;
     let deleted = Instant::now();
@@ -166,13 +168,13 @@ mod extended {
             deleted = Instant::now();
         }
         // Some tickets were lost with their queues.
-        api.clock.advance(CLAIM_GRACE);
+        api.clock.advance(TICKET_CLAIM_TIMEOUT);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
         api.eventually("the queues are declared again", async || {
             let n = published;
             api.publish(n..n + 1).await;
             published += 1;
-            api.clock.advance(CLAIM_GRACE);
+            api.clock.advance(TICKET_CLAIM_TIMEOUT);
             receiver.wait_for(published).await;
             broker.ctl(&["list_queues", "name"]).await.matches(".tickets.default.").count() == 3
         })
@@ -224,7 +226,7 @@ mod extended {
             };
             tokio::join!(outage, publishing);
             published += 210;
-            api.clock.advance(CLAIM_GRACE);
+            api.clock.advance(TICKET_CLAIM_TIMEOUT);
             api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
             tickets_work(&api, &receiver, published, 10).await;
             published += 10;
@@ -268,7 +270,7 @@ mod extended {
         tokio::time::sleep(Duration::from_secs(1)).await;
         api.publish(20..120).await;
         receiver.wait_for(110).await;
-        api.clock.advance(CLAIM_GRACE);
+        api.clock.advance(TICKET_CLAIM_TIMEOUT);
         receiver.wait_for(120).await;
         broker.thaw();
         let back = Instant::now();
@@ -292,7 +294,7 @@ mod extended {
         // The first publish blocks the connection; the deliveries of its tickets are claimed from the store.
         api.publish(10..20).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        api.clock.advance(CLAIM_GRACE);
+        api.clock.advance(TICKET_CLAIM_TIMEOUT);
         receiver.wait_for(20).await;
         // Later deliveries do not wait for tickets.
         assert!(!api.engine.issues_tickets());
@@ -346,12 +348,12 @@ mod extended {
                 api.publish(n..n + 1).await;
                 tokio::time::sleep(Duration::from_millis(3)).await;
                 if n % 50 == 0 {
-                    api.clock.advance(CLAIM_GRACE);
+                    api.clock.advance(TICKET_CLAIM_TIMEOUT);
                 }
             }
         };
         tokio::join!(cutting, publishing);
-        api.clock.advance(CLAIM_GRACE);
+        api.clock.advance(TICKET_CLAIM_TIMEOUT);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, 1_000)).await;
         assert_eq!(receiver.count(), 1_000, "none was lost, none was sent twice");
         for harness in [&api, &worker] {
@@ -391,7 +393,7 @@ mod extended {
         assert!(kept > 0, "the queue length shows the backlog");
         assert!(worker.engine.load().deliveries <= 20);
         gate.open();
-        api.clock.advance(CLAIM_GRACE);
+        api.clock.advance(TICKET_CLAIM_TIMEOUT);
         api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
         assert_eq!(receiver.count(), 600);
         api.eventually("no ticket is left", async || broker.messages(&queue(Priority::Normal)).await == 0)

@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{EventId, FieldError, TenantId, Time, event::hops};
-use redrive_engine::{EventDraft, MAX_BATCH_WORK, MAX_INLINE_WORK, PublishReceipt};
+use redrive_engine::{EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishReceipt};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -174,7 +174,7 @@ pub(super) async fn publish(
     let (owner, work) = (caller.resolve_tenant(None)?, parse_work(&raw.body, mode));
     let tenant_id = owner.clone();
     let parse = move || (single(&raw, mode, tenant_id), raw);
-    let (parsed, raw) = app.engine().run_counted(&owner, work, parse).await?;
+    let (parsed, raw) = app.engine().run_work(&owner, work, parse).await?;
     let (mut draft, named) = parsed?;
     draft.tenant_id = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?.id;
     draft.trace = trace::from_headers(&raw.headers).or(draft.trace);
@@ -208,7 +208,7 @@ pub(super) async fn publish_batch(
     }
     let (owner, body) = (caller.resolve_tenant(None)?, raw.body.clone());
     let work = SKIP_WORK_PER_BYTE * body.len() as u64;
-    let (events, named) = app.engine().run_counted(&owner, work, move || split(&body, mode)).await??;
+    let (events, named) = app.engine().run_work(&owner, work, move || split(&body, mode)).await??;
     let tenant = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?;
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
@@ -230,13 +230,13 @@ pub(super) async fn publish_batch(
             }
             Err(error) => results.push(Some(batch_item(Err(error)))),
         }
-        inline_work += if work <= MAX_INLINE_WORK { work } else { 0 };
-        if inline_work > MAX_INLINE_WORK / 2 {
+        inline_work += if work <= MAX_INLINE_COST_UNITS { work } else { 0 };
+        if inline_work > MAX_INLINE_COST_UNITS / 2 {
             inline_work = 0;
             tokio::task::yield_now().await;
         }
     }
-    let mut published = app.publish_batch(drafts, MAX_BATCH_WORK).await.into_iter().map(batch_item);
+    let mut published = app.publish_batch(drafts, MAX_BATCH_COST_UNITS).await.into_iter().map(batch_item);
     let data: Vec<_> = results.into_iter().filter_map(|result| result.or_else(|| published.next())).collect();
     let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let lost =
@@ -270,7 +270,7 @@ async fn parse_item(
     tenant_id: &TenantId,
     work: u64,
 ) -> Result<Result<ParsedItem, AppError>, AppError> {
-    if work <= MAX_INLINE_WORK {
+    if work <= MAX_INLINE_COST_UNITS {
         app.engine().record_inline_work(work);
         return Ok(item(text, body, mode, tenant_id));
     }

@@ -3,7 +3,7 @@
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, FieldError, Time, WebhookId,
     delivery::{
-        bulk_operation::{MAX_RATE, Selection},
+        bulk_operation::{MAX_RATE, OperationFilter},
         lane::Priority,
     },
 };
@@ -56,8 +56,8 @@ fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem
 }
 
 impl BatchFilter {
-    pub(super) fn selection(self) -> Result<Selection, Problem> {
-        Ok(Selection {
+    pub(super) fn selection(self) -> Result<OperationFilter, Problem> {
+        Ok(OperationFilter {
             webhook_ids: named("filter.webhook_ids", self.webhook_ids)?,
             event_types: named("filter.event_types", self.event_types)?,
             failure_categories: named("filter.failure_categories", self.failure_categories)?,
@@ -71,8 +71,8 @@ impl BatchFilter {
     }
 }
 
-impl From<Selection> for BatchFilter {
-    fn from(selection: Selection) -> Self {
+impl From<OperationFilter> for BatchFilter {
+    fn from(selection: OperationFilter) -> Self {
         fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
             Some(list).filter(|list| !list.is_empty())
         }
@@ -209,8 +209,8 @@ pub(in crate::api) struct PurgeQuery {
 tenant_parameter!(PurgeQuery);
 
 impl PurgeQuery {
-    pub(super) fn selection(&self) -> Selection {
-        Selection {
+    pub(super) fn selection(&self) -> OperationFilter {
+        OperationFilter {
             webhook_ids: List::values(&self.webhook_id),
             event_types: List::values(&self.event_type),
             failure_categories: List::values(&self.failure_category),

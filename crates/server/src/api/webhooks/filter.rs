@@ -5,7 +5,7 @@ use redrive_core::{
     WebhookId,
     routing::filter::{self, Filter, FilterExplanation, Payload},
 };
-use redrive_engine::MAX_INLINE_WORK;
+use redrive_engine::MAX_INLINE_COST_UNITS;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
@@ -144,7 +144,7 @@ pub(super) async fn try_filter(
         // The explanation evaluates the filter again for each nesting level.
         Some(filter)
             if Filter::work([&filter].into_iter(), data.get().as_bytes())
-                > MAX_INLINE_WORK / EXPLAINED_TIMES =>
+                > MAX_INLINE_COST_UNITS / EXPLAINED_TIMES =>
         {
             let explain = move || filter.explain(&Payload::new(data.get().as_bytes()));
             app.engine().run_check(&tenant, explain).await?

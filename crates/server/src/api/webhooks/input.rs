@@ -186,7 +186,7 @@ impl InputState {
         match self {
             Self::Active => *state = WebhookState::Active,
             Self::Paused => *state = WebhookState::Paused,
-            Self::Disabled if state.cancel_reason().is_none() => *state = disabled_by_request(),
+            Self::Disabled if !state.cancels_deliveries() => *state = disabled_by_request(),
             Self::Disabled => {}
         }
     }

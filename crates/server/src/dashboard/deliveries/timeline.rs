@@ -28,7 +28,7 @@ pub(super) enum Line {
     /// An attempt.
     Attempt(Box<AttemptRow>),
     /// A period in which a circuit blocked the delivery.
-    Blocked {
+    CircuitOpen {
         /// Start of the period.
         since: Time,
         /// Reason as text.
@@ -83,7 +83,7 @@ impl AttemptRow {
         match self.status {
             AttemptStatus::Success => "good",
             AttemptStatus::Failed => "waiting",
-            AttemptStatus::Exhausted => "bad",
+            AttemptStatus::FinalFailure => "bad",
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn timeline(
     for entry in history.entries.into_iter().rev().take(MAX_ENTRIES) {
         lines.push(match entry {
             HistoryEntry::Blocked(blocked) => {
-                Line::Blocked { since: blocked.since, description: blocked.describe() }
+                Line::CircuitOpen { since: blocked.since, description: blocked.describe() }
             }
             HistoryEntry::Attempt(stored) => {
                 let is_requested = requested == Some(stored.attempt.number);
@@ -126,8 +126,7 @@ pub(super) fn timeline(
 fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
     let attempt = &stored.attempt;
     let parts = phases(&attempt.timings);
-    let phase_texts: Vec<_> =
-        parts.iter().map(|phase| format!("{} {}", phase.name, millis(phase.micros))).collect();
+    let phase_texts: Vec<_> = parts.iter().map(|phase| phase.text()).collect();
     let response = match (attempt.http_status_code, attempt.failure_category) {
         (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
         (Some(code), None) => code.to_string(),
@@ -174,6 +173,13 @@ struct Phase {
     micros: u32,
 }
 
+impl Phase {
+    /// Formats its name and duration.
+    fn text(&self) -> String {
+        format!("{} ({})", self.name, millis(self.micros))
+    }
+}
+
 /// Returns the phases of an attempt in order. `ttfb` is measured from the start of the attempt, so the preceding
 /// phases are subtracted.
 fn phases(timings: &PhaseTimings) -> Vec<Phase> {
@@ -189,11 +195,11 @@ fn phases(timings: &PhaseTimings) -> Vec<Phase> {
             let wait = ttfb.saturating_sub(connected);
             phases.push(Phase { class: "wait", name: "waiting for the first byte", micros: wait });
             let rest = timings.total.saturating_sub(ttfb.max(connected));
-            phases.push(Phase { class: "rest", name: "rest of the response", micros: rest });
+            phases.push(Phase { class: "rest", name: "content download", micros: rest });
         }
         None => {
             let rest = timings.total.saturating_sub(connected);
-            phases.push(Phase { class: "none", name: "no response for", micros: rest });
+            phases.push(Phase { class: "none", name: "no response", micros: rest });
         }
     }
     phases
@@ -210,7 +216,7 @@ fn bars(phases: &[Phase], scale: u32) -> Vec<Bar> {
         if phase.micros > 0 {
             let x = x.min(WIDTH - MIN_BAR_WIDTH);
             let width = width.max(MIN_BAR_WIDTH).min(WIDTH - x);
-            let tip = format!("{} {}", phase.name, millis(phase.micros));
+            let tip = phase.text();
             bars.push(Bar { class: phase.class, x, width, tip });
         }
     }
@@ -244,7 +250,7 @@ mod tests {
         let drawn: Vec<_> = bars(&parts, 20_000).into_iter().map(|bar| (bar.x, bar.width)).collect();
         assert_eq!(drawn, [(0, 50), (50, 100), (150, 150), (300, 200), (500, 500)]);
         let refused = PhaseTimings { dns: Some(500), total: 700, ..PhaseTimings::default() };
-        assert_eq!(phases(&refused)[1], Phase { class: "none", name: "no response for", micros: 200 });
+        assert_eq!(phases(&refused)[1], Phase { class: "none", name: "no response", micros: 200 });
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     Time,
+    dispatch::gate::WaitingOn,
     security::signature::{HeaderForm, LiveSecret, Scheme, rotation_due_since},
     statistics::{rollup::Rollup, traffic::Range},
     webhook::{Webhook, WebhookState},
@@ -22,7 +23,7 @@ use crate::{
     dashboard::{
         PageResult,
         chart::Svg,
-        format, overview,
+        format, outcome_text, overview,
         page::{FormQuery, Html, PageContext},
         viewer::TenantViewer,
     },
@@ -131,6 +132,18 @@ impl ShowPage {
         format!("{}/webhooks/{}", self.layout.base(), self.webhook.id)
     }
 
+    /// Describes the pending deliveries that wait for a cause, given its API name. The cause of a paused state is known
+    /// here.
+    fn wait_text(&self, name: &str) -> String {
+        match self.webhook.state {
+            WebhookState::Paused if name == WaitingOn::Paused.name() => "waiting: webhook paused".to_owned(),
+            WebhookState::PendingVerification(_) if name == WaitingOn::Paused.name() => {
+                "waiting: URL not verified".to_owned()
+            }
+            _ => format::wait_text(name),
+        }
+    }
+
     fn is_paused(&self) -> bool {
         self.webhook.state == WebhookState::Paused
     }
@@ -140,7 +153,7 @@ impl ShowPage {
     }
 
     fn is_disabled(&self) -> bool {
-        self.webhook.state.cancel_reason().is_some()
+        self.webhook.state.cancels_deliveries()
     }
 
     /// Returns whether `X-Webhook-Signature` has the format `sha256`, which carries no signature of a previous secret.

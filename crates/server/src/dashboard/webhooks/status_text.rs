@@ -189,7 +189,7 @@ fn failure_message(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusM
     let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "All failures" };
     is_failing.then(|| {
         StatusMessage::new("bad", title, format!("{mostly}: {cause}. {action}."))
-            .at("Nothing has succeeded since", failing_since)
+            .at("Failing since", failing_since)
     })
 }
 
@@ -304,7 +304,7 @@ mod tests {
         );
         let since = Some(Time::from_secs(5));
         let message = failure_message(&hour(99, &[(FailureCategory::Timeout, 1)]), since).unwrap();
-        assert_eq!(message.at, since.map(|since| ("Nothing has succeeded since", since)));
+        assert_eq!(message.at, since.map(|since| ("Failing since", since)));
         assert_eq!(failure_message(&hour(3, &[]), since), None);
     }
 

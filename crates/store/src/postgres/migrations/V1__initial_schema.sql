@@ -169,13 +169,14 @@ CREATE INDEX webhooks_listed ON webhooks (tenant_id, id) WHERE NOT deleted;
 CREATE INDEX webhooks_cancel_pending ON webhooks (id) WHERE cancel_pending;
 CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
 
--- Runtime state of webhooks: pause, hold, circuit, failures. Most webhooks have no row.
+-- Runtime state of webhooks: whether its deliveries are parked for its state (`paused`), the end of a pause after a 429
+-- (`paused_until`), circuit, failures. Most webhooks have no row.
 CREATE TABLE webhook_runtime (
     webhook_id    uuid PRIMARY KEY,
     tenant_id     text COLLATE "C" NOT NULL,
     paused        boolean NOT NULL DEFAULT false,
     -- Time until which the endpoint asked not to be called.
-    hold_until    bigint NOT NULL DEFAULT 0,
+    paused_until    bigint NOT NULL DEFAULT 0,
     -- The circuit as a JSON document (null if it is closed), with its generation for fencing, the time until which it
     -- blocks for claims, and the time of its last transition.
     circuit       text,
@@ -347,8 +348,8 @@ CREATE TABLE leased (
     webhook_id  uuid NOT NULL,
     lane        text COLLATE "C" NOT NULL,
     seq         bigint NOT NULL,
-    rescues     integer NOT NULL DEFAULT 0,
-    deaths      integer NOT NULL DEFAULT 0,
+    abnormal_releases integer NOT NULL DEFAULT 0,
+    crash_count       integer NOT NULL DEFAULT 0,
     sending     integer NOT NULL DEFAULT 0,
     cancel      bytea,
     PRIMARY KEY (epoch, delivery_id)
@@ -366,26 +367,26 @@ CREATE TABLE waiting (
     seq         bigint NOT NULL,
     due         bigint NOT NULL,
     created_at  bigint NOT NULL,
-    rescues     integer NOT NULL DEFAULT 0,
-    deaths      integer NOT NULL DEFAULT 0
+    abnormal_releases integer NOT NULL DEFAULT 0,
+    crash_count       integer NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX waiting_by_lane ON waiting (webhook_id, lane, sort_key, seq);
 CREATE INDEX waiting_by_age ON waiting (webhook_id, created_at);
 
 -- One row for each lane with deliveries in `waiting`: its wake time (not before the webhook's block ends), the
--- node that holds it, and the pool whose nodes may claim from it.
+-- node that has claimed it, and the pool whose nodes may claim from it.
 CREATE TABLE lanes (
     webhook_id uuid NOT NULL,
     lane       text COLLATE "C" NOT NULL,
     wake_at    bigint NOT NULL,
-    held_by    bigint,
+    claimed_by    bigint,
     pool       text NOT NULL,
     PRIMARY KEY (webhook_id, lane)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
-CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
+CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE claimed_by IS NULL;
+CREATE INDEX lanes_claimed ON lanes (claimed_by) WHERE claimed_by IS NOT NULL;
 
 -- Webhooks with an assigned node, which alone sends to them.
 CREATE TABLE webhook_assignments (
@@ -440,7 +441,7 @@ CREATE TABLE operations (
     started_at         bigint,
     finished_at        bigint,
     updated_at         bigint NOT NULL,
-    held_by            bigint,
+    claimed_by            bigint,
     cursor_event_id    uuid,
     cursor_delivery_id uuid,
     total              bigint,

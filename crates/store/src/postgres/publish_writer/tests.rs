@@ -4,13 +4,13 @@ use bytes::Bytes;
 use redrive_core::{EventId, Time, delivery::lane::Priority, event::Event};
 
 use super::*;
-use crate::{Epoch, PublishOrder};
+use crate::{Epoch, PublishSequence};
 
-fn in_order(order: &Arc<PublishOrder>, position: u64) -> Option<OrderedPosition> {
-    Some(OrderedPosition { order: order.clone(), position })
+fn in_order(order: &Arc<PublishSequence>, position: u64) -> Option<SequencePosition> {
+    Some(SequencePosition { sequence: order.clone(), position })
 }
 
-fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
+fn event(tenant: &str, order: Option<SequencePosition>) -> NewEvent {
     let event = Event {
         id: EventId::new(Time::default(), &[0; 10]),
         tenant_id: TenantId::parse(tenant).unwrap(),
@@ -31,7 +31,7 @@ fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
         config_version: 1,
         epoch: Epoch(1),
         deliveries: Vec::new(),
-        order,
+        position: order,
     }
 }
 
@@ -50,16 +50,16 @@ fn events_do_not_overtake_a_failed_event_of_their_order() {
     progress.finish(0, unavailable());
     assert_eq!(progress.retain_free(vec![1, 2, 3]), [2, 3]);
     let results = progress.into_results();
-    assert!(matches!(results[1], PublishProgress::Finished(Err(StoreError::OutOfOrder))));
+    assert!(matches!(results[1], PublishProgress::Finished(Err(StoreError::PrecedingEventFailed))));
 }
 
 #[test]
 fn events_before_a_broken_position_are_published() {
-    let order: Arc<PublishOrder> = Arc::default();
+    let order: Arc<PublishSequence> = Arc::default();
     let events = [event("acme", in_order(&order, 0))];
     let events: Vec<_> = events.iter().collect();
     // A later event, outside this batch, could not be stored.
-    OrderedPosition { order, position: 1 }.break_off();
+    SequencePosition { sequence: order, position: 1 }.break_off();
     assert_eq!(BatchProgress::new(&events).retain_free(vec![0]), [0]);
 }
 

@@ -155,13 +155,14 @@ CREATE INDEX webhooks_listed ON webhooks (tenant_id, id) WHERE deleted = 0;
 CREATE INDEX webhooks_cancel_pending ON webhooks (id) WHERE cancel_pending = 1;
 CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
 
--- Runtime state of webhooks: pause, hold, circuit, failures. Most webhooks have no row.
+-- Runtime state of webhooks: whether its deliveries are parked for its state (`paused`), the end of a pause after a 429
+-- (`paused_until`), circuit, failures. Most webhooks have no row.
 CREATE TABLE webhook_runtime (
     webhook_id    BLOB PRIMARY KEY,
     tenant_id     TEXT NOT NULL,
     paused        INTEGER NOT NULL DEFAULT 0,
     -- Time until which the endpoint asked not to be called.
-    hold_until    INTEGER NOT NULL DEFAULT 0,
+    paused_until    INTEGER NOT NULL DEFAULT 0,
     -- The circuit as a JSON document (null if it is closed), with its generation for fencing, the time until which it
     -- blocks for claims, and the time of its last transition.
     circuit       TEXT,
@@ -336,8 +337,8 @@ CREATE TABLE leased (
     webhook_id  BLOB NOT NULL,
     lane        TEXT NOT NULL,
     seq         INTEGER NOT NULL,
-    rescues     INTEGER NOT NULL DEFAULT 0,
-    deaths      INTEGER NOT NULL DEFAULT 0,
+    abnormal_releases INTEGER NOT NULL DEFAULT 0,
+    crash_count       INTEGER NOT NULL DEFAULT 0,
     sending     INTEGER NOT NULL DEFAULT 0,
     cancel      TEXT
 ) STRICT, WITHOUT ROWID;
@@ -353,24 +354,24 @@ CREATE TABLE waiting (
     seq         INTEGER NOT NULL,
     due         INTEGER NOT NULL,
     created_at  INTEGER NOT NULL,
-    rescues     INTEGER NOT NULL DEFAULT 0,
-    deaths      INTEGER NOT NULL DEFAULT 0
+    abnormal_releases INTEGER NOT NULL DEFAULT 0,
+    crash_count       INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX waiting_by_lane ON waiting (webhook_id, lane, sort_key, seq);
 CREATE INDEX waiting_by_age ON waiting (webhook_id, created_at);
 
 -- One row for each lane with deliveries in `waiting`: its wake time (not before the webhook's block ends), the
--- node that holds it, and the pool whose nodes may claim from it.
+-- node that has claimed it, and the pool whose nodes may claim from it.
 CREATE TABLE lanes (
     webhook_id BLOB NOT NULL,
     lane       TEXT NOT NULL,
     wake_at    INTEGER NOT NULL,
-    held_by    INTEGER,
+    claimed_by    INTEGER,
     pool       TEXT NOT NULL,
     PRIMARY KEY (webhook_id, lane)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
-CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
+CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE claimed_by IS NULL;
+CREATE INDEX lanes_claimed ON lanes (claimed_by) WHERE claimed_by IS NOT NULL;
 
 -- Webhooks with an assigned node, which alone sends to them.
 CREATE TABLE webhook_assignments (
@@ -392,7 +393,7 @@ CREATE TABLE operations (
     started_at         INTEGER,
     finished_at        INTEGER,
     updated_at         INTEGER NOT NULL,
-    held_by            INTEGER,
+    claimed_by            INTEGER,
     cursor_event_id    BLOB,
     cursor_delivery_id BLOB,
     total              INTEGER,

@@ -95,7 +95,7 @@ impl Both {
         let target = Postgres::open(&self.to()).await.unwrap();
         let source = Sqlite::open(&self.from()).unwrap();
         // Rescue the leases of the source as the copy did, with the same due time.
-        let now = self.database.query("SELECT max(due) FROM waiting WHERE rescues > 0").await;
+        let now = self.database.query("SELECT max(due) FROM waiting WHERE abnormal_releases > 0").await;
         let now = Time::from_millis(now[0][0].parse().unwrap());
         let rescuer = source.join(Default::default(), now).await.unwrap();
         for dead in source.other_epochs(rescuer).await.unwrap() {

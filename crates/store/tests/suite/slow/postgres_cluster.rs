@@ -88,8 +88,8 @@ async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> u
             }
             done += 1;
         }
-        if claim.more {
-            // The lane is held: claim the rest and release it, so that other nodes can claim.
+        if claim.has_more_due {
+            // The lane is claimed: claim the rest and release it, so that other nodes can claim.
             store.release(epoch, at(now), Vec::new()).await.unwrap();
             let again = vec![LaneCapacity::new(claim.key, 1000)];
             for rest in store.claim(epoch, at(now), again, 1 << 20).await.unwrap() {

@@ -133,7 +133,7 @@ impl Both<'_> {
             }
             Step::Change(spec) => {
                 self.webhook = webhook_for(spec);
-                self.model.refresh_probe_limit(&self.webhook);
+                self.model.refresh_half_open_limit(&self.webhook);
             }
             Step::Reset => {
                 self.model.apply_action(webhook, CircuitAction::Reset, now);
@@ -142,8 +142,9 @@ impl Both<'_> {
         }
     }
 
-    fn report(&self, call: CallOutcome, probe: Option<u64>) {
-        let report = AttemptReport { call, probe, success: None, pause_until: None };
+    fn report(&self, outcome: CallOutcome, probe: Option<u64>) {
+        let report =
+            AttemptReport { circuit_outcome: outcome, probe, endpoint_accepted: None, pause_until: None };
         self.model.record_attempt(&self.webhook, report, self.node.at());
     }
 

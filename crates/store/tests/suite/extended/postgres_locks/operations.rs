@@ -10,7 +10,7 @@ use redrive_core::{
     DeadReason, DeliveryId, KeyId, NotificationId, OperationId, TenantId, WebhookId,
     cluster::clock_discipline::ClockStep,
     delivery::{
-        bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+        bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
         lane::{Lane, Priority},
     },
     event::PayloadFormat,
@@ -26,8 +26,8 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EventType, FailingChange,
-    IdempotencyReservation, InitialState, LaneCapacity, LaneKey, MailReservation, MinuteRollup, NewEvent,
+    ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EmailReservation, EventType,
+    FailingChange, IdempotencyReservation, InitialState, LaneCapacity, LaneKey, MinuteRollup, NewEvent,
     NewRound, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord,
     PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
     WebhookEffects,
@@ -369,15 +369,15 @@ async fn step_bulk_operation(node: &mut Node, operation: Operation) -> Result<()
     let then = Some(OperationState::Delivering);
     let step = OperationStep { id, tenant_id, epoch, tasks, passed: 0, cursor: None, then, at: at(NOW) };
     node.store.step_operation(step).await?;
-    node.store.settle_operation(id, epoch, None, 100).await?;
-    node.store.close_operation(id, epoch, at(NOW)).await
+    node.store.collect_operation_results(id, epoch, None, 100).await?;
+    node.store.complete_operation(id, epoch, at(NOW)).await
 }
 
 fn bulk_operation(id: OperationId, tenant_id: &TenantId) -> BulkOperation {
     let order = OperationRequest {
         kind: OperationKind::Retry,
         among: OperationTarget::Dead,
-        selection: Selection::default(),
+        selection: OperationFilter::default(),
         rate: None,
         priority: None,
     };
@@ -392,7 +392,7 @@ fn bulk_operation(id: OperationId, tenant_id: &TenantId) -> BulkOperation {
         began_at: None,
         finished_at: None,
         updated_at: at(1),
-        held_by: None,
+        claimed_by: None,
         cursor: None,
         progress: OperationProgress::default(),
         rate_since: None,
@@ -580,7 +580,7 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
 /// Reserves, sends and confirms emails to two mailboxes that all tenants share.
 async fn send_mails(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError> {
     let address = ["a@example.com", "b@example.com"][node.pick(2)].to_owned();
-    let reservation = MailReservation {
+    let reservation = EmailReservation {
         tenant_id: tenant_id.clone(),
         address: address.clone(),
         purpose: MailPurpose::Confirmation,
@@ -592,8 +592,8 @@ async fn send_mails(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreErr
     node.store.take_confirmations(at(NOW), 10).await?;
     node.store.retry_confirmation(tenant_id.clone(), address.clone(), at(NOW + 1)).await?;
     node.store.confirm_address(tenant_id, address, ConfirmedBy::Holder, at(NOW)).await?;
-    node.store.reserve_mail(reservation.clone()).await?;
-    node.store.release_mail(reservation).await?;
+    node.store.reserve_email(reservation.clone()).await?;
+    node.store.release_email(reservation).await?;
     node.store.prune_email_addresses(at(NOW + 1), at(NOW + 1), 10).await.map(drop)
 }
 

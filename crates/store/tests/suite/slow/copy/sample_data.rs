@@ -7,7 +7,7 @@ use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
     AuditId, DeadReason, FailureCategory, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     delivery::{
-        bulk_operation::{OperationKind, OperationState, OperationTarget, Selection},
+        bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
         lane::{Lane, Priority},
     },
     event::{Event, PayloadFormat, trace::Trace},
@@ -29,11 +29,11 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EndedCounts, EraseResult, EventType,
-    FailingChange, IdempotencyReservation, InitialState, LaneKey, MailReservation, MinuteRollup, NewEvent,
-    NewRound, Operation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord, PruneRequest,
-    RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant, TenantRollup,
-    WebhookEffects,
+    ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EmailReservation, EndedCounts,
+    EraseResult, EventType, FailingChange, IdempotencyReservation, InitialState, LaneKey, MinuteRollup,
+    NewEvent, NewRound, Operation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord,
+    PruneRequest, RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant,
+    TenantRollup, WebhookEffects,
     conformance::{FRESH, Harness, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -71,7 +71,7 @@ pub(crate) async fn create(path: &Path) {
 /// Adds one address with a requested confirmation, and one that is confirmed.
 async fn email_addresses(harness: &Harness) {
     let (tenant_id, store) = (harness.tenant_id.clone(), harness.store());
-    let reservation = MailReservation {
+    let reservation = EmailReservation {
         tenant_id: tenant_id.clone(),
         address: "jane@example.com".into(),
         purpose: MailPurpose::Confirmation,
@@ -89,7 +89,7 @@ async fn operation(harness: &Harness) {
     let order = OperationRequest {
         kind: OperationKind::Retry,
         among: OperationTarget::Dead,
-        selection: Selection::default(),
+        selection: OperationFilter::default(),
         rate: Some(5),
         priority: None,
     };
@@ -105,7 +105,7 @@ async fn operation(harness: &Harness) {
         began_at: None,
         finished_at: None,
         updated_at: at(1),
-        held_by: None,
+        claimed_by: None,
         cursor: None,
         progress: OperationProgress::default(),
         rate_since: None,
@@ -338,7 +338,7 @@ async fn rounds(harness: &Harness) {
     harness.ends(failed, Outcome::Dead(DeadReason::Permanent), at(19)).await;
 }
 
-/// Adds leases of a stopped node, some of them cancelled, and a lane that it holds.
+/// Adds leases of a stopped node, some of them cancelled, and a lane that it has claimed.
 async fn leases(harness: &Harness) {
     harness.leased(at(30)).await;
     let called_off = harness.leased(at(31)).await;
@@ -349,7 +349,7 @@ async fn leases(harness: &Harness) {
         harness.publish_new(new).await;
     }
     let claim = harness.claim_lane(harness.lane_of(webhook_id), at(35), 1).await;
-    assert!(claim.more && claim.deliveries.len() == 1, "the lane is held");
+    assert!(claim.has_more_due && claim.deliveries.len() == 1, "the lane is claimed");
     assert!(harness.store().mark_sending(harness.epoch, claim.deliveries[0].id).await.unwrap());
     for priority in Priority::ALL {
         harness.waiting_in(&Lane::Unordered { priority, retry: false }, at(36), at(100)).await;

@@ -58,7 +58,7 @@ pub(crate) async fn take_snapshot(store: &dyn Store) -> Vec<String> {
     snapshot.all("runtime", runtimes);
     snapshot.all("oldest", store.oldest_waiting(None, 100).await.unwrap());
     snapshot.add("next notification", &store.next_notification_at().await.unwrap());
-    snapshot.add("due", &store.due_webhooks(at(0), 100, Vec::new()).await.unwrap());
+    snapshot.add("due", &store.webhooks_with_due_action(at(0), 100, Vec::new()).await.unwrap());
     let epoch = store.join(NewNode { name: "looking".into(), ..NewNode::default() }, at(0)).await.unwrap();
     for pool in pools(store).await {
         for now in [at(0), at(60), at(150), at(100_000), later()] {

@@ -1,4 +1,4 @@
-//! One delivery from its admission to its record. Every station is a component.
+//! One delivery from its admission to its record. Each pipeline stage is a module.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,9 @@ use crate::{
     },
     dns_suspects::DnsSuspects,
     metrics::Metrics,
-    record::{Cancellation, Circuits, DecidedAttempt, Probe, Recorder, attempt::failure_category},
+    record::{
+        Cancellation, DecidedAttempt, Probe, Recorder, WebhookRuntimeUpdater, attempt::failure_category,
+    },
     rollup_buffer::RollupBuffer,
     routing::{ResolvedWebhook, Router},
     send::{AttemptResult, PreSendCheck, Sender},
@@ -33,13 +35,13 @@ use crate::{
 const CONNECTION_LIMIT_DELAY: Duration = Duration::from_secs(1);
 
 /// Takes deliveries through their attempts.
-pub(crate) struct Deliverer {
+pub(crate) struct AttemptRunner {
     pub(crate) clock: Clock,
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) sender: Arc<Sender>,
-    pub(crate) circuits: Arc<Circuits>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) rollups: Arc<RollupBuffer>,
     pub(crate) dns_suspects: Arc<DnsSuspects>,
@@ -47,7 +49,7 @@ pub(crate) struct Deliverer {
     /// Time of uninterrupted failure after which a webhook is disabled; `None` for never.
     pub(crate) disable_after: Option<Duration>,
     pub(crate) faults: Faults,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
 }
 
 /// An admission whose probe is a guard.
@@ -56,11 +58,11 @@ struct GuardedAdmission {
     probe: Option<Probe>,
 }
 
-impl DeliveryHandler for Deliverer {
-    fn deliver(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission) {
-        let probe = admission.probe_id.map(|id| Probe::new(&self.circuits, &admission.webhook, id));
-        let runtime = self.runtime.clone();
-        runtime.spawn(self.run(delivery, GuardedAdmission { admission, probe }));
+impl DeliveryHandler for AttemptRunner {
+    fn start_attempt(self: Arc<Self>, delivery: UnsettledDelivery, admission: Admission) {
+        let probe = admission.probe_id.map(|id| Probe::new(&self.runtime_updater, &admission.webhook, id));
+        let tokio = self.tokio.clone();
+        tokio.spawn(self.run(delivery, GuardedAdmission { admission, probe }));
     }
 
     fn end(&self, delivery: UnsettledDelivery, end: EndWithoutAttempt) {
@@ -68,9 +70,9 @@ impl DeliveryHandler for Deliverer {
     }
 }
 
-impl Deliverer {
+impl AttemptRunner {
     /// Takes one delivery from its admission to its record. If its task panics, the guards return what it occupies, and
-    /// the delivery is released as one whose sender died.
+    /// the delivery is released as crashed.
     async fn run(self: Arc<Self>, mut delivery: UnsettledDelivery, mut admitted: GuardedAdmission) {
         delivery.begin_task();
         self.faults.inject(FaultPoint::Check);
@@ -86,7 +88,7 @@ impl Deliverer {
             return self.release_for_connection_limit(delivery, admitted).await;
         }
         // The request has ended, so its cluster-wide slot is free for another one.
-        drop(admitted.admission.slot.take());
+        drop(admitted.admission.cluster_slot.take());
         // 3. Decide: what does the response mean for the delivery? Pure rules of core.
         let now = self.clock.now();
         let response_class = classify(&result.response(), &webhook.retry_policy, now);
@@ -99,11 +101,11 @@ impl Deliverer {
         let probe_id = admitted.probe.as_ref().map(Probe::id);
         let report = build_report(probe_id, &result, &response_class, &decided, cancellation.is_some());
         let report_effects = self.coordinator.report_attempt(&webhook, report).await;
-        admitted.probe.take().into_iter().for_each(Probe::reported);
+        admitted.probe.take().into_iter().for_each(Probe::mark_reported);
         // 5. Apply, before the webhook's slot on this node is free: nothing behind it is sent to a webhook that is disabled, paused or blocked.
         let failed = failure_category(&response_class).is_some();
         let disable_reason = self.disable_reason(&decided, &report_effects, failed);
-        self.circuits.apply_report_effects(&webhook, &report_effects);
+        self.runtime_updater.apply_report_effects(&webhook, &report_effects);
         // Queued deliveries return to the store and wait there until this outcome is recorded or refused. The webhook
         // counts as disabled only after the store has confirmed it.
         if disable_reason.is_some() {
@@ -112,8 +114,8 @@ impl Deliverer {
         if decided.pause_until.is_some() {
             self.dispatcher.park(&webhook, decided.pause_until);
         }
-        // 6. The response frees the webhook's slot, the commit of the outcome the node's.
-        delivery.free_webhook_slot();
+        // 6. The slot of the webhook on this node is freed now, the slots of its tenant and the node after the commit.
+        delivery.free_local_webhook_slot();
         // 7. Record the attempt, the outcome and what follows from it, in one transaction.
         let circuit = admitted.admission.circuit;
         self.recorder.record_attempt(
@@ -171,11 +173,11 @@ impl Deliverer {
 
     /// Frees the slots and hands back the probe of a delivery that is not sent.
     async fn return_admission(&self, delivery: &mut UnsettledDelivery, mut admitted: GuardedAdmission) {
-        drop(admitted.admission.slot.take());
+        drop(admitted.admission.cluster_slot.take());
         if let Some(probe) = admitted.probe.take() {
             probe.return_unused().await;
         }
-        delivery.free_webhook_slot();
+        delivery.free_local_webhook_slot();
     }
 
     /// Returns why the delivery is cancelled unless it was delivered.
@@ -241,9 +243,13 @@ fn build_report(
         matches!(&result.exchange.result, Err(failed) if failed.failure == SendFailure::DrainDeadline);
     let is_inconclusive = category.is_some() && (cancelled || cut_by_drain);
     AttemptReport {
-        call: if is_inconclusive { CallOutcome::Ignored } else { CallOutcome::from_category(category) },
+        circuit_outcome: if is_inconclusive {
+            CallOutcome::Ignored
+        } else {
+            CallOutcome::from_category(category)
+        },
         probe,
-        success: (!is_inconclusive).then_some(category.is_none()),
+        endpoint_accepted: (!is_inconclusive).then_some(category.is_none()),
         pause_until: decided.pause_until,
     }
 }

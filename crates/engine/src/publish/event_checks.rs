@@ -10,8 +10,7 @@ use redrive_core::{
 use redrive_store::PublishResult;
 
 use super::{
-    BatchState, PublishError, PublishReceipt, Publisher, checking::COMPILE_WORK, config_keeps_changing,
-    stopped,
+    BatchState, PublishError, PublishReceipt, Publisher, check_executor::COMPILE_COST_UNITS, stopped,
 };
 use crate::routing::{MatchedWebhooks, ResolvedWebhook, TypeStatus};
 
@@ -54,7 +53,7 @@ impl Publisher {
                 return Ok(CheckResult::Duplicate(receipt));
             }
         }
-        Err(config_keeps_changing())
+        Err(PublishError::ConfigKeepsChanging)
     }
 
     /// Handles an event that the cached catalogue rejects. Returns the receipt of the original if it repeats an event
@@ -76,7 +75,7 @@ impl Publisher {
             // Version -1 never matches, so this only checks the idempotency key and stores nothing.
             let key_check_only = MatchedWebhooks { version: -1, webhooks: Vec::new(), ..matched };
             let epoch = self.membership.current_epoch();
-            let reply = self.offer(&epoch, event, key_check_only, None).await;
+            let reply = self.submit(&epoch, event, key_check_only, None).await;
             if let PublishResult::Duplicate { event_id } = reply.unwrap_or_else(|_| Err(stopped()))? {
                 return Ok(Some(self.duplicate_receipt(event_id)));
             }
@@ -119,7 +118,7 @@ impl Publisher {
             candidates.retain(|webhook| webhook.passes_filter(&payload));
             candidates
         };
-        *webhooks = self.checker.run_work(&tenant_id, work, batch, filter_webhooks).await?;
+        *webhooks = self.checker.run_batch_work(&tenant_id, work, batch, filter_webhooks).await?;
         Ok(())
     }
 
@@ -144,14 +143,16 @@ impl Publisher {
         if !rule.is_compiled() {
             let compiled = rule.clone();
             self.checker
-                .run_work(&event.tenant_id, COMPILE_WORK, batch, move || compiled.schema().is_some())
+                .run_batch_work(&event.tenant_id, COMPILE_COST_UNITS, batch, move || {
+                    compiled.schema().is_some()
+                })
                 .await?;
         }
         let Some(schema) = rule.schema() else { return Ok(()) };
         let (rule, data) = (rule.clone(), event.data.clone());
         let work = schema.max_work(&data);
         self.checker
-            .run_work(&event.tenant_id, work, batch, move || rule.check(&data))
+            .run_batch_work(&event.tenant_id, work, batch, move || rule.check(&data))
             .await?
             .map_err(|violation| PublishError::SchemaViolation(violation.into_field_error("data")))
     }

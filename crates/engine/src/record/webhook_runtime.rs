@@ -30,7 +30,7 @@ use crate::{
 const BATCH_SIZE: usize = 500;
 
 /// Applies and stores what blocks webhooks.
-pub(crate) struct Circuits {
+pub(crate) struct WebhookRuntimeUpdater {
     pub(crate) store: Arc<dyn RuntimeState>,
     pub(crate) clock: Clock,
     pub(crate) membership: Arc<Membership>,
@@ -39,18 +39,18 @@ pub(crate) struct Circuits {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) runtime: Handle,
+    pub(crate) tokio: Handle,
     pub(crate) stop: CancellationToken,
 }
 
-impl Circuits {
+impl WebhookRuntimeUpdater {
     /// Applies what changed in the coordinator when an attempt's result was reported to it. The changed state is stored
     /// together with the outcome.
     pub(crate) fn apply_report_effects(&self, webhook: &ResolvedWebhook, changed: &ReportEffects) {
         if let Some(change) = &changed.circuit {
             self.apply_change(webhook, change);
-        } else if changed.probe_limit.is_some() {
-            self.dispatcher.unpark(webhook, changed.probe_limit);
+        } else if changed.half_open_max_in_memory.is_some() {
+            self.dispatcher.unpark(webhook, changed.half_open_max_in_memory);
         }
         self.wakeups.gate_timer.notify_one();
     }
@@ -64,11 +64,11 @@ impl Circuits {
         match change.saved.blocked_until() {
             Some(until) => self.dispatcher.park(webhook, Some(until)),
             None => {
-                self.dispatcher.unpark(webhook, change.probe_limit);
+                self.dispatcher.unpark(webhook, change.half_open_max_in_memory);
             }
         }
         if to != CircuitState::Open {
-            self.wakeups.scheduler.wake();
+            self.wakeups.claims.wake();
         }
     }
 
@@ -96,11 +96,11 @@ impl Circuits {
             }
             tokio::time::sleep(super::RECORD_RETRY_INTERVAL).await;
         };
-        self.coordinator.local.circuit_stored(webhook_id);
+        self.coordinator.local.mark_circuit_stored(webhook_id);
         if !stored && let Err(error) = self.refresh_runtime_state([webhook_id].into()).await {
             tracing::warn!(webhook_id = %webhook_id, %error, "reading another node's newer circuit failed; will retry");
         }
-        self.wakeups.scheduler.wake();
+        self.wakeups.claims.wake();
         if occurrence.is_some() {
             self.wakeups.notifier.notify_one();
         }
@@ -114,8 +114,8 @@ impl Circuits {
         saved: SavedCircuit,
         occurrence: Option<Occurrence>,
     ) {
-        let circuits = self.clone();
-        self.runtime.spawn(async move { circuits.persist(tenant_id, webhook_id, saved, occurrence).await });
+        let updater = self.clone();
+        self.tokio.spawn(async move { updater.persist(tenant_id, webhook_id, saved, occurrence).await });
     }
 
     /// Applies and stores the transition of a circuit that changed without an outcome.
@@ -128,17 +128,18 @@ impl Circuits {
 
     /// Called before deliveries of a webhook are claimed. If a transition of its circuit is due, unblocks the webhook
     /// with the probe limit of the new state, without performing the transition: not every node that claims may do so.
-    pub(crate) fn unpark_for_due_probe(&self, webhook: &ResolvedWebhook) {
+    pub(crate) fn unpark_before_transition(&self, webhook: &ResolvedWebhook) {
         if self.membership.is_shared()
-            && let Some(probe_limit) = self.coordinator.local.preview_transition(webhook, self.clock.now())
+            && let Some(half_open_max_in_memory) =
+                self.coordinator.local.preview_transition(webhook, self.clock.now())
         {
-            self.dispatcher.unpark(webhook, probe_limit);
+            self.dispatcher.unpark(webhook, half_open_max_in_memory);
         }
     }
 
     /// Performs the transition of a circuit if it is due. With several nodes, the node that claimed deliveries of the
     /// webhook performs it.
-    pub(crate) fn advance(self: &Arc<Self>, webhook: &ResolvedWebhook) {
+    pub(crate) fn perform_due_transition(self: &Arc<Self>, webhook: &ResolvedWebhook) {
         if self.membership.is_shared()
             && let Some(change) = self.coordinator.local.advance(webhook, self.clock.now())
         {
@@ -148,8 +149,12 @@ impl Circuits {
 
     /// Reports that a probe was not sent, and applies what follows.
     pub(super) async fn return_probe(self: &Arc<Self>, webhook: &Arc<ResolvedWebhook>, id: u64) {
-        let report =
-            AttemptReport { call: CallOutcome::Ignored, probe: Some(id), success: None, pause_until: None };
+        let report = AttemptReport {
+            circuit_outcome: CallOutcome::Ignored,
+            probe: Some(id),
+            endpoint_accepted: None,
+            pause_until: None,
+        };
         let changed = self.coordinator.report_attempt(webhook, report).await;
         self.apply_report_effects(webhook, &changed);
         if let Some(change) = changed.circuit {
@@ -170,9 +175,10 @@ impl Circuits {
             let webhook = self.router.get_or_load(runtime.webhook_id).await?;
             self.coordinator.local.restore(runtime, now);
             if let Some(webhook) = webhook
-                && let Some(probe_limit) = self.coordinator.local.refresh_probe_limit(&webhook)
+                && let Some(half_open_max_in_memory) =
+                    self.coordinator.local.refresh_half_open_limit(&webhook)
             {
-                self.dispatcher.unpark(&webhook, Some(probe_limit));
+                self.dispatcher.unpark(&webhook, Some(half_open_max_in_memory));
             }
         }
         Ok(())
@@ -223,10 +229,10 @@ impl Circuits {
                 }
             }
             RuntimeChange::Blocked(until) => self.dispatcher.park(webhook, Some(until)),
-            RuntimeChange::Unblocked(probe_limit) => {
+            RuntimeChange::Unblocked(half_open_max_in_memory) => {
                 self.dispatcher.release_to_assigned_node(webhook);
-                self.dispatcher.unpark(webhook, probe_limit);
-                self.wakeups.scheduler.wake();
+                self.dispatcher.unpark(webhook, half_open_max_in_memory);
+                self.wakeups.claims.wake();
             }
         }
     }

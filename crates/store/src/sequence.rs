@@ -1,9 +1,9 @@
 //! Publishes that must be stored in the order in which they were made, although many wait for their commits
 //! concurrently: those of one batch.
 //!
-//! Events are offered to the store in the order of their positions, and the store commits them in that order. The
-//! order would break if an event failed and a later one were stored. So a failure breaks the order off at its
-//! position: the store refuses all later events, and the publisher starts again with a new order from the event
+//! Events are submitted to the store in the order of their positions, and the store commits them in that order. The
+//! order would be wrong if an event failed and a later one were stored. So a failure breaks the sequence off at its
+//! position: the store refuses all later events, and the publisher starts again with a new sequence from the event
 //! that failed. Events before that position are stored as usual.
 
 use std::sync::{
@@ -13,34 +13,34 @@ use std::sync::{
 
 use crate::{PublishResult, error::StoreError};
 
-/// An order of publishes. Positions count from 0.
+/// A sequence of publishes, which are stored in the order of their positions. Positions count from 0.
 #[derive(Debug)]
-pub struct PublishOrder {
+pub struct PublishSequence {
     /// The first position that failed: it and all later ones are refused.
     broken_at: AtomicU64,
 }
 
-/// A position in an order of publishes.
+/// A position in a sequence of publishes.
 #[derive(Clone, Debug)]
-pub struct OrderedPosition {
-    /// The order, which may be broken off.
-    pub order: Arc<PublishOrder>,
+pub struct SequencePosition {
+    /// The sequence, which may be broken off.
+    pub sequence: Arc<PublishSequence>,
     /// The position, from 0.
     pub position: u64,
 }
 
-impl OrderedPosition {
+impl SequencePosition {
     /// Refuses this position and all later ones.
     pub(crate) fn break_off(&self) {
-        self.order.broken_at.fetch_min(self.position, SeqCst);
+        self.sequence.broken_at.fetch_min(self.position, SeqCst);
     }
 
     /// Returns whether this position or an earlier one has failed.
     pub(crate) fn is_refused(&self) -> bool {
-        self.position >= self.order.broken_at.load(SeqCst)
+        self.position >= self.sequence.broken_at.load(SeqCst)
     }
 
-    /// Breaks the order off unless this result is final: stored, already stored, or never to be stored.
+    /// Breaks the sequence off unless this result is final: stored, already stored, or never to be stored.
     pub(crate) fn record(&self, result: &Result<PublishResult, StoreError>) {
         if !is_final(result) {
             self.break_off();
@@ -48,7 +48,7 @@ impl OrderedPosition {
     }
 }
 
-impl Default for PublishOrder {
+impl Default for PublishSequence {
     fn default() -> Self {
         Self { broken_at: AtomicU64::new(u64::MAX) }
     }
@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn failed_position_refuses_itself_and_all_later_ones() {
-        let order = Arc::new(PublishOrder::default());
-        let at = |position| OrderedPosition { order: order.clone(), position };
+        let sequence = Arc::new(PublishSequence::default());
+        let at = |position| SequencePosition { sequence: sequence.clone(), position };
         at(1).record(&Ok(PublishResult::New { sequence_number: 1 }));
         at(1).record(&Err(StoreError::InvalidItem("never".into())));
         assert!(!at(9).is_refused(), "a final result refuses nothing");

@@ -1,5 +1,5 @@
-//! Dispatcher functions that are needed mainly if several nodes share the store. Local cancels and changed limits use
-//! some of them too.
+//! What other nodes and owners change for the queues: cancelled deliveries, ended epochs, webhooks that move to another
+//! node, changed limits, and lanes that this node has claimed or declines.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ impl State {
             Some((lane, queue.queue.iter().position(|delivery| delivery.id == delivery_id)?))
         })?;
         let delivery = queues.lanes[lane].queue.remove(position)?;
-        self.take_slot(webhook_id, lane);
+        self.count_unsettled(webhook_id, lane);
         Some(delivery)
     }
 
@@ -71,7 +71,7 @@ impl State {
     pub(super) fn tracks_lane(&self, key: &LaneKey) -> bool {
         let Some(queues) = self.webhooks.get(&key.webhook_id) else { return false };
         queues.lane_index(&key.lane).is_some_and(|lane_index| {
-            queues.lanes[lane_index].backlog || queues.lanes[lane_index].reserved > 0
+            queues.lanes[lane_index].has_more_due || queues.lanes[lane_index].reserved > 0
         })
     }
 
@@ -79,7 +79,7 @@ impl State {
     pub(super) fn resume_lane(&mut self, limits: WebhookLimits<'_>, lane: &Lane) {
         let lane_index = self.ensure_webhook(limits).ensure_lane(lane);
         if let Some(queues) = self.webhooks.get_mut(&limits.webhook_id) {
-            queues.lanes[lane_index].backlog = true;
+            queues.lanes[lane_index].has_more_due = true;
         }
         self.request_refill(limits.webhook_id, lane_index);
     }
@@ -89,7 +89,7 @@ impl State {
         let Some(queues) = self.webhooks.get_mut(&key.webhook_id) else { return };
         let Some(lane) = queues.lane_index(&key.lane) else { return };
         // Deliveries of a parked webhook are found in the store again once it is unblocked.
-        queues.lanes[lane].backlog = !queues.is_parked();
+        queues.lanes[lane].has_more_due = !queues.is_parked();
         self.request_refill(key.webhook_id, lane);
         if let Some(queues) = self.webhooks.get_mut(&key.webhook_id) {
             queues.free_if_idle(lane);
@@ -100,7 +100,7 @@ impl State {
     pub(super) fn is_webhook_idle(&self, webhook_id: WebhookId) -> bool {
         self.webhooks.get(&webhook_id).is_none_or(|queues| {
             // The lanes of a parked webhook are claimed by no node.
-            let backlogged = queues.lanes.iter().any(|queue| queue.backlog) && !queues.is_parked();
+            let backlogged = queues.lanes.iter().any(|queue| queue.has_more_due) && !queues.is_parked();
             queues.in_flight.is_empty() && queues.occupied() == 0 && !backlogged
         })
     }

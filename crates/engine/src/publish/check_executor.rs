@@ -1,5 +1,5 @@
 //! Runs work whose cost depends on tenants' schemas, filters and payloads. The cost is computed first: cheap work
-//! runs on the runtime, expensive work on a few threads that tenants share.
+//! runs on a Tokio worker thread, expensive work on a few threads that tenants share.
 
 use std::{
     sync::{
@@ -19,13 +19,13 @@ use crate::{
     tenant_slots::{SlotLimits, TenantSlots},
 };
 
-/// Maximum work done on a runtime thread without yielding: about half a millisecond. A unit takes one to four
-/// nanoseconds.
-pub const MAX_INLINE_WORK: u64 = 1 << 18;
+/// Maximum work done on a Tokio worker thread without yielding: about half a millisecond. A cost unit takes one to
+/// four nanoseconds.
+pub const MAX_INLINE_COST_UNITS: u64 = 1 << 18;
 /// Maximum total work of the checks of one batch: about a second.
-pub const MAX_BATCH_WORK: u64 = 1 << 29;
+pub const MAX_BATCH_COST_UNITS: u64 = 1 << 29;
 /// Work charged for compiling a schema: a few milliseconds.
-pub(super) const COMPILE_WORK: u64 = 1 << 21;
+pub(super) const COMPILE_COST_UNITS: u64 = 1 << 21;
 /// Maximum number of checks waiting for a thread, per tenant and in total.
 const MAX_WAITING_PER_TENANT: usize = 256;
 const MAX_WAITING: usize = 4096;
@@ -33,7 +33,7 @@ const MAX_WAITING: usize = 4096;
 const THREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Creates the slots of the threads for expensive checks. One tenant gets at most half of them.
-fn checking_slots() -> TenantSlots {
+fn check_slots() -> TenantSlots {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let total = (cores / 2).max(2);
     TenantSlots::new(SlotLimits {
@@ -51,7 +51,7 @@ fn checking_slots() -> TenantSlots {
 pub(crate) struct BatchState {
     /// Remaining work budget.
     left: AtomicU64,
-    /// Work done on the runtime since the last yield.
+    /// Work done on a Tokio worker thread since the last yield.
     inline: AtomicU64,
     /// Version of the tenant's configuration that was verified to be current.
     current_version: AtomicI64,
@@ -68,14 +68,14 @@ impl BatchState {
 }
 
 impl BatchState {
-    /// Counts work done on the runtime.
+    /// Counts work done on a Tokio worker thread.
     pub(super) fn add_inline_work(&self, work: u64) {
         self.inline.fetch_add(work, Ordering::Relaxed);
     }
 
     /// Returns whether the batch should yield to other tasks, and resets the counter if so.
     pub(super) fn must_yield(&self) -> bool {
-        let must = self.inline.load(Ordering::Relaxed) > MAX_INLINE_WORK / 2;
+        let must = self.inline.load(Ordering::Relaxed) > MAX_INLINE_COST_UNITS / 2;
         if must {
             self.inline.store(0, Ordering::Relaxed);
         }
@@ -104,42 +104,42 @@ impl BatchState {
 }
 
 /// Runs checks of tenants' payloads, and counts what they cost.
-pub(crate) struct Checker {
+pub(crate) struct CheckExecutor {
     /// Slots of the threads for expensive checks.
     slots: TenantSlots,
-    /// Largest cost of one check that ran on a runtime thread.
+    /// Largest cost of one check that ran on a Tokio worker thread.
     largest_inline_work: AtomicU64,
     metrics: Arc<Metrics>,
-    runtime: Handle,
+    tokio: Handle,
 }
 
-impl Checker {
+impl CheckExecutor {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
-            slots: checking_slots(),
+            slots: check_slots(),
             largest_inline_work: AtomicU64::new(0),
             metrics,
-            runtime: Handle::current(),
+            tokio: Handle::current(),
         }
     }
 
     /// Runs work of a known cost for a tenant: inline if it is cheap, otherwise on one of the threads for checks.
     /// Fails if too many checks are waiting.
-    pub(crate) async fn run_counted<T: Send + 'static>(
+    pub(crate) async fn run_work<T: Send + 'static>(
         &self,
         tenant_id: &TenantId,
         work: u64,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        if work > MAX_INLINE_WORK {
+        if work > MAX_INLINE_COST_UNITS {
             return self.run_on_thread(tenant_id, job).await;
         }
         self.record_inline_work(work);
         Ok(job())
     }
 
-    /// Runs work of a known cost: inline if it is cheap, otherwise on a thread for checks.
-    pub(crate) async fn run_work<T: Send + 'static>(
+    /// Runs work as [`CheckExecutor::run_work`] does, and charges it to the budget of its batch, if it has one.
+    pub(crate) async fn run_batch_work<T: Send + 'static>(
         &self,
         tenant_id: &TenantId,
         work: u64,
@@ -149,7 +149,7 @@ impl Checker {
         if let Some(batch) = batch {
             batch.charge(work)?;
         }
-        if work > MAX_INLINE_WORK {
+        if work > MAX_INLINE_COST_UNITS {
             return Ok(self.run_on_thread(tenant_id, job).await?);
         }
         self.record_inline_work(work);
@@ -159,7 +159,7 @@ impl Checker {
         Ok(job())
     }
 
-    /// Records work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`].
+    /// Records work that the caller does on a Tokio worker thread itself: at most [`MAX_INLINE_COST_UNITS`].
     pub(crate) fn record_inline_work(&self, work: u64) {
         // Read first: most work is below the maximum, and a plain load does not take the cache line from other cores.
         if work > self.largest_inline_work.load(Ordering::Relaxed)
@@ -178,7 +178,7 @@ impl Checker {
         let busy = |_| StoreError::Busy("too many large payloads and schemas are being checked".into());
         let slot = self.slots.acquire(tenant_id).await.map_err(busy)?;
         // The job holds the slot until it ends, even if the caller was cancelled.
-        let job = self.runtime.spawn_blocking(move || {
+        let job = self.tokio.spawn_blocking(move || {
             let _slot = slot;
             job()
         });
@@ -192,16 +192,16 @@ mod tests {
 
     #[test]
     fn batch_beyond_its_budget_is_refused() {
-        let batch = BatchState::new(MAX_BATCH_WORK);
-        assert_eq!(batch.charge(MAX_BATCH_WORK - 10), Ok(()));
+        let batch = BatchState::new(MAX_BATCH_COST_UNITS);
+        assert_eq!(batch.charge(MAX_BATCH_COST_UNITS - 10), Ok(()));
         assert_eq!(batch.charge(11), Err(PublishError::BatchTooCostly));
         assert_eq!(batch.charge(10), Ok(()), "a smaller check still fits");
     }
 
     #[test]
     fn batch_yields_after_little_work() {
-        let batch = BatchState::new(MAX_BATCH_WORK);
-        batch.add_inline_work(MAX_INLINE_WORK / 2);
+        let batch = BatchState::new(MAX_BATCH_COST_UNITS);
+        batch.add_inline_work(MAX_INLINE_COST_UNITS / 2);
         assert!(!batch.must_yield());
         batch.add_inline_work(1);
         assert!(batch.must_yield() && !batch.must_yield(), "the work counter restarts at zero");
