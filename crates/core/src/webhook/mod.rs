@@ -307,6 +307,12 @@ impl WebhookState {
         self.cancel_reason().is_some()
     }
 
+    /// Returns whether the outcome of an attempt may disable it. One that is pending verification stays so: the attempt
+    /// is older than the verification, which decides about the endpoint, and its deliveries stay parked.
+    pub fn may_be_disabled_by_outcome(&self) -> bool {
+        matches!(self, Self::Active | Self::Paused)
+    }
+
     /// Returns the reason for which its deliveries are cancelled, or `None` if they are not.
     pub fn cancel_reason(&self) -> Option<&str> {
         match self {

@@ -205,7 +205,12 @@ fn only_active_and_paused_webhooks_receive_events() {
         (WebhookState::Deleted, "deleted", false),
     ] {
         assert_eq!((state.name(), state.receives_events()), (name, gets));
-        assert_eq!(state.cancels_deliveries(), !gets, "{name}");
+        assert_eq!((state.cancels_deliveries(), state.may_be_disabled_by_outcome()), (!gets, gets), "{name}");
+    }
+    for keeps_events in [true, false] {
+        let pending = WebhookState::PendingVerification(Verification::begin(Time::default(), keeps_events));
+        assert!(pending.parks_deliveries() && !pending.cancels_deliveries());
+        assert!(!pending.may_be_disabled_by_outcome());
     }
 }
 

@@ -151,6 +151,7 @@ macro_rules! conformance_suite {
             outcome_disables_an_active_webhook,
             outcome_does_not_disable_an_inactive_webhook,
             webhook_with_changed_url_is_not_disabled,
+            webhook_pending_verification_is_not_disabled,
             invalid_outcome_does_not_fail_its_batch,
             arbitrary_response_bytes_are_stored_unchanged,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, FailureCategory,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, verification::Verification},
 };
 
 use super::{END, Harness, at, harness::URL};
@@ -253,6 +253,26 @@ pub async fn webhook_with_changed_url_is_not_disabled(harness: &Arc<Harness>) {
     let outcome = OutcomeRecord { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
     assert_eq!(harness.record(outcome).await, DONE);
     assert_eq!(harness.stored_webhook(harness.webhook_id).await.webhook.state, WebhookState::Active);
+}
+
+pub async fn webhook_pending_verification_is_not_disabled(harness: &Arc<Harness>) {
+    for keeps_events in [true, false] {
+        let (id, other) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
+        harness.ends(other, Outcome::Retry { at: at(9) }, at(1)).await;
+        let pending = WebhookState::PendingVerification(Verification::begin(at(2), keeps_events));
+        harness.set_state(harness.webhook_id, pending.clone()).await;
+        let outcome = OutcomeRecord { disable: Some(gone()), ..harness.outcome(id, 1, dead(), at(5)) };
+        assert_eq!(
+            harness.record(outcome).await,
+            DONE,
+            "the outcome is recorded, the webhook is not disabled"
+        );
+        assert_eq!(harness.stored_webhook(harness.webhook_id).await.webhook.state, pending);
+        let to_cancel = harness.store().webhooks_to_cancel_for().await.unwrap();
+        assert!(to_cancel.is_empty(), "{to_cancel:?}");
+        assert_eq!(harness.status(other).await, DeliveryStatus::Pending, "its deliveries stay parked");
+        harness.set_state(harness.webhook_id, WebhookState::Active).await;
+    }
 }
 
 pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &Arc<Harness>) {

@@ -279,7 +279,7 @@ fn disable_webhook(
         return Ok(None);
     };
     let webhook = &mut found.webhook.webhook;
-    if !webhook.state.receives_events() || webhook.spec.url != disable.url {
+    if !webhook.state.may_be_disabled_by_outcome() || webhook.spec.url != disable.url {
         return Ok(None);
     }
     webhook.state = WebhookState::Disabled(disable.reason.clone());
