@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redrive_core::Time;
 
 /// Each pool with lanes that no node has claimed, and the earliest wake time of these lanes.
-pub(crate) const UNCLAIMED_LANES: &str = "WITH RECURSIVE pools(pool) AS (
+pub(crate) const SELECT_UNCLAIMED_LANES: &str = "WITH RECURSIVE pools(pool) AS (
          SELECT (SELECT l.pool FROM lanes l WHERE l.claimed_by IS NULL AND l.pool > '' ORDER BY l.pool LIMIT 1)
          UNION ALL
          SELECT (SELECT l.pool FROM lanes l WHERE l.claimed_by IS NULL AND l.pool > p.pool ORDER BY l.pool LIMIT 1)
@@ -14,7 +14,7 @@ pub(crate) const UNCLAIMED_LANES: &str = "WITH RECURSIVE pools(pool) AS (
                      ORDER BY l.wake_at LIMIT 1)
      FROM pools p WHERE p.pool IS NOT NULL";
 /// The pools of up to 1,000 claimed lanes, each with the due time of the lane's first delivery.
-pub(crate) const CLAIMED_LANES: &str =
+pub(crate) const SELECT_CLAIMED_LANES: &str =
     "SELECT h.pool, (SELECT w.due FROM waiting w WHERE w.webhook_id = h.webhook_id AND w.lane = h.lane
                      ORDER BY w.sort_key, w.seq LIMIT 1)
      FROM (SELECT webhook_id, lane, pool FROM lanes WHERE claimed_by > 0 LIMIT 1000) h";

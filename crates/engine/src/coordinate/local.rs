@@ -367,8 +367,8 @@ impl LocalCoordinator {
     }
 
     /// Restores the stored state of a webhook after a restart.
-    pub(crate) fn restore(&self, runtime: WebhookRuntime, now: Time) {
-        let circuit = match runtime.circuit {
+    pub(crate) fn restore(&self, stored: WebhookRuntime, now: Time) {
+        let circuit = match stored.circuit {
             Some(saved) => Circuit::restore(saved, now),
             None => Circuit::new(now),
         };
@@ -377,14 +377,14 @@ impl LocalCoordinator {
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
         let state = &mut *self.state.lock();
         let entry = WebhookEntry {
-            paused_by_429_until: runtime.pause_until,
-            failing_since: runtime.failing_since,
+            paused_by_429_until: stored.pause_until,
+            failing_since: stored.failing_since,
             next_tick,
             unsynced: matches!(state.authority, Authority::Fallback(_)),
-            ..WebhookEntry::with_circuit(runtime.tenant_id, circuit, state.fresh_bucket())
+            ..WebhookEntry::with_circuit(stored.tenant_id, circuit, state.fresh_bucket())
         };
         state.soonest = min_time(state.soonest, entry.next_tick);
-        state.webhooks.insert(runtime.webhook_id, entry);
+        state.webhooks.insert(stored.webhook_id, entry);
     }
 
     /// Returns the number of transitions made and confirmed on this node; see [`LocalCoordinator::merge_stored`].

@@ -166,14 +166,14 @@ impl WebhookRuntimeUpdater {
     /// Restores circuits, pauses after a 429 and failures from the store. Nothing is sent before that.
     pub(crate) async fn restore_runtime_state(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        for runtime in self.store.list_runtime().await? {
-            let over = runtime.pause_until.is_none_or(|until| until <= now);
-            if over && runtime.circuit.is_none() && runtime.failing_since.is_none() {
+        for stored in self.store.list_runtime().await? {
+            let over = stored.pause_until.is_none_or(|until| until <= now);
+            if over && stored.circuit.is_none() && stored.failing_since.is_none() {
                 continue;
             }
             // Load the webhook first: transitions of its circuit depend on its policy.
-            let webhook = self.router.get_or_load(runtime.webhook_id).await?;
-            self.coordinator.local.restore(runtime, now);
+            let webhook = self.router.get_or_load(stored.webhook_id).await?;
+            self.coordinator.local.restore(stored, now);
             if let Some(webhook) = webhook
                 && let Some(half_open_max_in_memory) =
                     self.coordinator.local.refresh_half_open_limit(&webhook)
@@ -198,14 +198,14 @@ impl WebhookRuntimeUpdater {
             let found = self.store.get_runtime(part.to_vec()).await?;
             let mut found: BTreeMap<_, _> = found.into_iter().map(|one| (one.webhook_id, one)).collect();
             for webhook_id in part {
-                let runtime = found.remove(webhook_id);
+                let stored = found.remove(webhook_id);
                 let webhook = match self.router.webhook(*webhook_id) {
-                    None if runtime.is_some() => self.router.get_or_load(*webhook_id).await?,
+                    None if stored.is_some() => self.router.get_or_load(*webhook_id).await?,
                     webhook => webhook,
                 };
                 let Some(webhook) = webhook else { continue };
                 let runtime_change =
-                    self.coordinator.local.merge_stored(&webhook, runtime, since, self.clock.now());
+                    self.coordinator.local.merge_stored(&webhook, stored, since, self.clock.now());
                 if runtime_change == RuntimeChange::Stale {
                     to_refresh.insert(*webhook_id);
                 }

@@ -140,12 +140,12 @@ impl RedisSync {
             false => Vec::new(),
         };
         let now = self.clock.now();
-        for runtime in changed_by_peers {
+        for stored in changed_by_peers {
             // Transitions that other nodes stored and this node has not read yet; those nodes may be dead.
-            if let Some(webhook) = self.router.webhook(runtime.webhook_id) {
+            if let Some(webhook) = self.router.webhook(stored.webhook_id) {
                 self.coordinator.local.merge_stored(
                     &webhook,
-                    Some(runtime),
+                    Some(stored),
                     self.coordinator.local.transition_count(),
                     now,
                 );

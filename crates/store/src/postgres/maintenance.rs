@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Health, Maintenance, StoreFuture, StoreStats,
     error::StoreError,
-    overdue::{CLAIMED_LANES, UNCLAIMED_LANES, earliest},
+    overdue::{SELECT_CLAIMED_LANES, SELECT_UNCLAIMED_LANES, earliest},
 };
 
 /// How long before the given time the created partitions begin, since clocks differ.
@@ -27,7 +27,7 @@ const PARTITION_LEAD_TIME: Duration = Duration::from_secs(45 * 24 * 3600);
 /// parked; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
-    [("overdue unclaimed lanes", UNCLAIMED_LANES), ("overdue claimed lanes", CLAIMED_LANES)];
+    [("overdue unclaimed lanes", SELECT_UNCLAIMED_LANES), ("overdue claimed lanes", SELECT_CLAIMED_LANES)];
 
 impl Maintenance for Postgres {
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
@@ -89,8 +89,8 @@ impl Health for Postgres {
     fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>> {
         Box::pin(async move {
             let rows = self.read(|session| async move {
-                let mut rows = session.query(UNCLAIMED_LANES, &[]).await?;
-                rows.extend(session.query(CLAIMED_LANES, &[]).await?);
+                let mut rows = session.query(SELECT_UNCLAIMED_LANES, &[]).await?;
+                rows.extend(session.query(SELECT_CLAIMED_LANES, &[]).await?);
                 Ok::<_, Failure>(rows)
             });
             let rows = rows.await?;

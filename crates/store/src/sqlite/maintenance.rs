@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Health, Maintenance, StoreFuture, StoreStats,
-    overdue::{CLAIMED_LANES, UNCLAIMED_LANES, earliest},
+    overdue::{SELECT_CLAIMED_LANES, SELECT_UNCLAIMED_LANES, earliest},
 };
 
 impl Maintenance for Sqlite {
@@ -50,7 +50,7 @@ impl Health for Sqlite {
     fn overdue(&self, now: Time) -> StoreFuture<'_, BTreeMap<String, Time>> {
         self.read(move |connection| {
             let mut seen = Vec::new();
-            for statement in [UNCLAIMED_LANES, CLAIMED_LANES] {
+            for statement in [SELECT_UNCLAIMED_LANES, SELECT_CLAIMED_LANES] {
                 let mut statement = connection.prepare_cached(statement)?;
                 let mut rows = statement.query(())?;
                 while let Some(row) = rows.next()? {
