@@ -108,7 +108,7 @@ async fn delivery_page_shows_history_wait_reason_and_links() {
     let path = format!("{T}/deliveries/{}", id(&first));
     let page = browser.page(&path).await;
     assert!(
-        page.contains("<b>Dead</b>")
+        page.contains("<b>Failed</b>")
             && page.contains("the delivery may succeed once the endpoint has recovered"),
         "{page}"
     );

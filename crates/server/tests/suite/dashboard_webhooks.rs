@@ -242,7 +242,7 @@ async fn failing_endpoint_is_explained_and_circuit_can_be_reset_from_page() {
     let (id, page) = (webhook["id"].as_str().unwrap(), page_of(&webhook));
     let fresh = browser.page(&page).await;
     assert!(
-        fresh.contains("No requests in the last 24 hours") && fresh.contains("No deliveries are waiting")
+        fresh.contains("No requests in the last 24 hours") && fresh.contains("No deliveries are pending")
     );
     redrive.api().publish("order.created", json!({})).await;
     let open = |health: &Value| health["circuit"]["state"] == "open";
