@@ -15,7 +15,7 @@ use super::Control;
 use crate::{coordinate::BlockSnapshot, dispatch::MemoryState, routing::ResolvedWebhook};
 
 /// Explanation for a delivery leased by another node.
-const ON_OTHER_NODE: &str = "ready, queued on another node";
+const ON_OTHER_NODE: &str = "queued on another node";
 /// Explanation for a delivery of a webhook that is assigned to another node.
 const ON_ASSIGNED_NODE: &str = "ready, waiting for the node that is assigned to this webhook";
 
