@@ -471,6 +471,9 @@ impl StartupBanner<'_> {
         if let Some(demo) = demo {
             println!("{}", demo.banner());
         }
+        // A link to 0.0.0.0 does not work in every browser.
+        let local = HostPort::from(self.address).for_local_client();
+        let url = format!("{}://{local}", self.config.server.scheme());
         // A configured admin key is not printed.
         let key = match self.admin_key {
             Some((key, KeySource::File(path))) => {

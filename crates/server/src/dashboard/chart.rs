@@ -23,6 +23,8 @@ const TOP_MARGIN: f64 = 8.0;
 const BOTTOM_MARGIN: f64 = 22.0;
 /// Width of the plot in its own units, before it is stretched.
 const PLOT_WIDTH: f64 = 1000.0;
+/// Largest value that is drawn; sums and axis labels of larger ones could overflow. NaN and infinite values are gaps too.
+const MAX_VALUE: f64 = 1e300;
 
 /// Consecutive time slots of equal length.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +86,7 @@ impl<'a> Series<'a> {
     }
 
     fn at(&self, slot: usize) -> Option<f64> {
-        self.values.get(slot).copied().flatten().filter(|value| value.is_finite())
+        self.values.get(slot).copied().flatten().filter(|value| value.abs() <= MAX_VALUE)
     }
 }
 

@@ -32,7 +32,6 @@ fn run(script: &str, args: &[&str]) -> String {
     let output = Command::new(deploy().join(script)).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "deploy/{script} failed with {}:\n{text}", output.status);
-    println!("{text}");
     text
 }
 

@@ -94,6 +94,14 @@ fn legend_names_every_series_in_its_color() {
     assert_eq!(svg, r#"<p class="legend"><span class="good">a &amp; b</span><span class="two">c</span></p>"#);
 }
 
+#[test]
+fn values_whose_sum_overflows_are_gaps() {
+    let chart = Chart { title: "t", unit: Unit::Count, slots: minutes(1) };
+    let rows = [Series::new("a", "good", [8.9e307]), Series::new("b", "bad", [8.9e307])];
+    let svg = chart.bars(&rows).to_string();
+    assert!(!svg.contains("inf") && !svg.contains("NaN"), "{svg}");
+}
+
 proptest! {
     #[test]
     fn any_values_produce_valid_svg(
