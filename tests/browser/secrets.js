@@ -29,7 +29,7 @@ scenario(async (fixture) => {
     assert.notEqual(fresh, webhook.secret);
     await dialog.getByRole("button", { name: "Done" }).click();
     await page.waitForFunction((secret) => !document.documentElement.outerHTML.includes(secret), fresh);
-    await secrets.getByText("previous", { exact: true }).waitFor();
+    await secrets.getByText("previous, still active", { exact: true }).waitFor();
   });
 
   await fixture.step("requests carry the signatures of both secrets", async () => {

@@ -410,7 +410,7 @@ impl Base {
             rollups: data_path.rollups.clone(),
             wakeups: self.wakeups.clone(),
             stop: self.stop.clone(),
-            held: Default::default(),
+            claimed: Default::default(),
         });
         supervisor.start_service("bulk_operations", Auxiliary, &operations, OperationRunner::run);
         Ok(Components {

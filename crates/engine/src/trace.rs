@@ -163,7 +163,7 @@ impl Tracer {
         let mut dispatch = recording.span("dispatch", id.child(DISPATCH), Some(delivery), due, started);
         dispatch.attributes = recording.about_delivery(leased);
         dispatch.attributes.push(("redrive.attempt", number(attempt.number)));
-        dispatch.attributes.push(("redrive.abnormal_releases", number(leased.abnormal_releases)));
+        dispatch.attributes.push(("redrive.rescues", number(leased.abnormal_releases)));
         recording.emit(dispatch);
         let end = started.saturating_add(to_nanos(timings.total));
         let mut span = recording.span("attempt", id, Some(delivery), started, end);

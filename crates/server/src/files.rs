@@ -7,17 +7,21 @@ use std::{
 
 use rustix::fs::{Access, access};
 
-/// Writes a line to a new file that only the owner may read. Fails if the file exists.
+/// Writes a key as a line to a new private file, in a folder that is created if it does not exist.
+pub(crate) fn write_key_file(path: &Path, key: &str) -> std::io::Result<()> {
+    make_private_folder(folder_of(path))?;
+    write_private(path, &format!("{key}\n"))
+}
+
+/// Writes text to a new file that only the owner may read and write, and syncs it to the disk. Fails if the file exists,
+/// or its folder does not.
 pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_private_folder(parent)?;
-    }
     let mut file = options.open(path)?;
-    writeln!(file, "{text}")?;
+    file.write_all(text.as_bytes())?;
     // The database will hold data that only this key can decrypt, so the key must survive a power failure too.
     file.sync_all()?;
     sync_folder_of(path);

@@ -17,6 +17,7 @@ pub mod mail;
 mod otlp;
 mod problem;
 mod request;
+mod shell;
 pub mod sources;
 mod store;
 mod telemetry;

@@ -45,8 +45,8 @@ pub(crate) async fn migrate(backend: &Backend) -> Result<Option<Migrated>, OpenE
 /// within a timeout is reported as unreachable.
 async fn open_without_migration(options: &Options) -> Result<Postgres, OpenError> {
     let timeout = 2 * options.connect_timeout + options.statement_timeout;
-    let as_it_is = Options { migrate: false, ..options.clone() };
-    match tokio::time::timeout(timeout, Postgres::open(&as_it_is)).await {
+    let without_migration = Options { migrate: false, ..options.clone() };
+    match tokio::time::timeout(timeout, Postgres::open(&without_migration)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Unreachable {
             // This URL never contains the password.

@@ -8,7 +8,7 @@ use redrive_store::{Store, StoreError};
 
 use crate::{
     config::{Backend, Config, ConfigError, Profile, warn_if_exposed},
-    files::write_private,
+    files::write_key_file,
 };
 
 /// Name of the file that holds the master key created by `redrive dev`.
@@ -96,7 +96,7 @@ pub(crate) fn new_key() -> MasterKey {
 /// Returns the key of `redrive dev`, creating it next to the data if there is none.
 fn dev_key(backend: &Backend) -> Result<MasterKey, VaultError> {
     let path = backend.sibling_path(DEV_KEY);
-    match write_private(&path, &new_key().reveal()) {
+    match write_key_file(&path, &new_key().reveal()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(VaultError::File { path, reason: error.to_string() }),

@@ -11,7 +11,7 @@ use redrive_core::{
 
 use redrive_core::delivery::outcome::AttemptStatus;
 
-use crate::{ChannelStatus, MailScope};
+use crate::{ChannelStatus, EmailScope};
 
 /// Stored in place of a webhook id where a row is about the tenant as a whole.
 pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);
@@ -111,9 +111,9 @@ codes! {
         MailPurpose::Notification = 1,
         MailPurpose::Confirmation = 2,
     }
-    MailScope {
-        MailScope::Tenant = 1,
-        MailScope::Mailbox = 2,
+    EmailScope {
+        EmailScope::Tenant = 1,
+        EmailScope::Mailbox = 2,
     }
     Priority {
         Priority::High = 1,

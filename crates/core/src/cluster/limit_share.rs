@@ -18,8 +18,8 @@ impl LimitShare {
     /// Returns this node's share of `total`. The shares of all nodes add up to exactly `total`; the remainder goes to
     /// the first nodes, one each.
     pub fn split_count(self, total: usize) -> usize {
-        let of = self.sending_nodes.max(1);
-        total / of + usize::from(self.index < total % of)
+        let count = self.sending_nodes.max(1);
+        total / count + usize::from(self.index < total % count)
     }
 
     /// Returns this node's share of a rate, or `None` if its share is zero.

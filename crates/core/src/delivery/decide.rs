@@ -19,7 +19,8 @@ use crate::{
 const UNRECOVERABLE_MAX_ATTEMPTS: u32 = 3;
 
 /// Number of crashes while sending a delivery (its node died, its task panicked, or its outcome could not be stored)
-/// after which the delivery is considered the cause.
+/// after which the delivery is considered the cause. The first death of its node is not counted, since it is not known
+/// whether the delivery was being sent.
 pub const MAX_CRASHES: u32 = 3;
 
 /// Returns the delay of a delivery after a crash: ten seconds, doubled for each crash before, up to one hour. A delivery

@@ -27,7 +27,7 @@ pub enum WaitingOn {
     InFlightLimit,
     /// The previous delivery in its order.
     Order,
-    /// The webhook to be resumed.
+    /// The webhook to be resumed, or its URL to be verified.
     Paused,
     /// Its turn: it is ready to be sent. Or a free slot of the tenant, the destination host or the node, or free memory.
     Capacity,
@@ -70,7 +70,7 @@ pub enum LimitScope {
     Webhook,
     /// Every delivery of the tenant.
     Tenant,
-    /// The tenant's deliveries to the same host.
+    /// The tenant's deliveries to the same host. All tenants share the slots of a host, of which each may take a fair part.
     Host,
     /// All deliveries on this node.
     Node,
@@ -109,7 +109,7 @@ pub struct GateInput<'a> {
     pub webhook_slots: Slots,
     /// Slots of the tenant.
     pub tenant_slots: Slots,
-    /// Whether the tenant may have one more request in flight to the webhook's host.
+    /// Whether the webhook's host has a free slot on this node that this tenant may take.
     pub host_has_slot: bool,
     /// Slots of this node.
     pub node_slots: Slots,
@@ -179,7 +179,8 @@ pub enum GateDecision {
 /// ```
 pub fn decide_admission(input: &GateInput<'_>) -> GateDecision {
     let wait = |reason, scope| GateDecision::Wait { until: None, reason, scope };
-    // If the webhook is neither active nor paused, its deliveries are cancelled elsewhere; none is sent until then.
+    // Deliveries of a paused webhook, and of one pending verification, wait. Those of an inactive webhook are cancelled
+    // elsewhere, and none is sent before that.
     if *input.state != WebhookState::Active {
         return wait(WaitingOn::Paused, LimitScope::Webhook);
     }

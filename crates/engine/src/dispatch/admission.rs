@@ -211,7 +211,8 @@ impl Dispatcher {
                         (WaitingOn::CircuitOpen | WaitingOn::RateLimit, until) => {
                             Deferral::ParkWebhook(parked_until(until, now))
                         }
-                        // Other blocks are recorded in the store, which keeps the delivery until they end.
+                        // The webhook is paused or pending verification, or its pool is not served here. The store keeps the
+                        // delivery until that ends.
                         _ => Deferral::ReleaseOne(delivery.due),
                     };
                     deferred.push((delivery, deferral));

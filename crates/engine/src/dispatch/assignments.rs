@@ -103,7 +103,7 @@ impl Assignments {
                 impaired: self.coordinator.redis().is_none()
                     && self.coordinator.local.is_impaired(webhook.id, self.clock.now()),
                 max_in_flight: webhook.max_in_flight as usize,
-                sending_nodes: webhook.tenant.share_unless_redis_counts().sending_nodes,
+                sending_nodes: webhook.tenant.local_share().sending_nodes,
             })
     }
 
@@ -117,7 +117,7 @@ impl Assignments {
             max_in_flight: if self.needs_assigned_node(webhook) {
                 max
             } else {
-                webhook.tenant.share_unless_redis_counts().split_count(max)
+                webhook.tenant.local_share().split_count(max)
             },
             tenant_max_unsettled: webhook.tenant.max_in_flight(),
             host: webhook.host(),

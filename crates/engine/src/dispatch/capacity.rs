@@ -113,7 +113,7 @@ impl State {
         self.evict_if_idle(webhook_id);
     }
 
-    pub(super) fn mark_backlogged(&mut self, webhook_id: WebhookId, lane: &Lane) {
+    pub(super) fn mark_more_due(&mut self, webhook_id: WebhookId, lane: &Lane) {
         let Some(queues) = self.webhooks.get_mut(&webhook_id) else { return };
         if queues.is_parked() {
             return;

@@ -18,8 +18,8 @@ impl Dispatcher {
     }
 
     /// Records that a delivery was created as waiting and due now: its lane, if in memory, has a backlog.
-    pub(crate) fn mark_backlogged(self: &Arc<Self>, webhook_id: WebhookId, lane: &Lane) {
-        self.perform(self.queues.mark_backlogged(webhook_id, lane));
+    pub(crate) fn mark_more_due(self: &Arc<Self>, webhook_id: WebhookId, lane: &Lane) {
+        self.perform(self.queues.mark_more_due(webhook_id, lane));
     }
 
     /// Enqueues the deliveries claimed for a lane with reserved capacity. `more` says whether more are due in the

@@ -84,9 +84,9 @@ impl DispatchQueues {
     }
 
     /// Records that a delivery was created as waiting and due now: its lane, if in memory, has a backlog.
-    pub(super) fn mark_backlogged(&self, webhook_id: WebhookId, lane: &Lane) -> DispatchActions {
+    pub(super) fn mark_more_due(&self, webhook_id: WebhookId, lane: &Lane) -> DispatchActions {
         let state = &mut *self.state.lock();
-        state.mark_backlogged(webhook_id, lane);
+        state.mark_more_due(webhook_id, lane);
         state.start_ready()
     }
 

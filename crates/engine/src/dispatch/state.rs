@@ -54,16 +54,17 @@ pub(super) struct State {
     free_indexes: Vec<usize>,
     pub(super) hosts: Hosts,
     pub(super) round_robin: ClassQueues,
-    /// Suspended tenants that have reached the fair part of the node's slots: their unsettled deliveries and index. The
+    /// Suspended tenants that have reached their fair part of the node's slots, which depends on the number of free ones
+    /// (`core::dispatch::fairness::may_take`): their unsettled deliveries and index. The
     /// first ones may send again when slots of other tenants become free.
     pub(super) tenants_at_fair_limit: BTreeSet<(usize, usize)>,
     /// End of the hold of the whole node.
     pub(super) held_until: Option<Time>,
     /// End times of holds and parks.
     block_expiries: BinaryHeap<Reverse<(Time, BlockTarget)>>,
-    /// Lanes that have a backlog and may have capacity.
+    /// Lanes that have more due deliveries in the store, and may have capacity.
     pub(super) refills: VecDeque<(WebhookId, usize)>,
-    /// Lanes that have a backlog and found no capacity.
+    /// Lanes that have more due deliveries in the store, and found no capacity.
     pub(super) refills_without_capacity: VecDeque<(WebhookId, usize)>,
     /// Deliveries that have left their queues and whose outcome is not committed yet, and how many of them are in the
     /// retry class (retries and resends).

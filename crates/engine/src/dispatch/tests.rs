@@ -390,7 +390,7 @@ fn delivery_of_full_lane_waits_and_is_refilled_in_order() {
     assert!(offer(&dispatch, delivery(1, 5), 1).is_none(), "the lane is full");
     assert!(offer(&dispatch, delivery(2, 9), 1).is_some(), "other lanes are not full");
     // The delivery was created as waiting, so its lane has a backlog.
-    assert!(!dispatch.mark_backlogged(webhook(1), &FRESH).refill, "there is no capacity yet");
+    assert!(!dispatch.mark_more_due(webhook(1), &FRESH).refill, "there is no capacity yet");
     let second = finish(&dispatch, &sent[0]).start;
     assert!(offer(&dispatch, delivery(1, 6), 1).is_none(), "a newer delivery does not overtake the backlog");
     let refill = finish(&dispatch, &second[0]).refill;
@@ -437,7 +437,7 @@ fn tickets_get_capacity_but_do_not_overtake_backlog() {
         .enqueue_ticketed(&capacity(webhook(1), 4), vec![delivery(1, 1), delivery(1, 2), delivery(1, 3)]);
     assert_eq!(actions.start.len(), 2);
     assert_eq!(dispatch.load().deliveries, 3, "unclaimed deliveries free their capacity");
-    dispatch.mark_backlogged(webhook(1), &FRESH);
+    dispatch.mark_more_due(webhook(1), &FRESH);
     assert_eq!(
         dispatch.reserve_for_tickets(webhook_limits(&first, 2), &FRESH, 1),
         0,

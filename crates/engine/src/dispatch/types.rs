@@ -65,7 +65,7 @@ pub(crate) struct DispatchLimits {
     pub(crate) max_deliveries: usize,
     pub(crate) max_bytes: usize,
     pub(crate) max_lane_deliveries: usize,
-    /// Maximum number of requests in flight to one destination host.
+    /// Maximum number of requests in flight to one destination host, over all tenants of the node.
     pub(crate) host_max_in_flight: usize,
 }
 

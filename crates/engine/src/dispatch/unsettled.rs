@@ -74,10 +74,10 @@ impl UnsettledDelivery {
         self.end_by_release(true);
     }
 
-    fn end_by_release(mut self, failed: bool) {
+    fn end_by_release(mut self, is_crash: bool) {
         self.free_local_webhook_slot();
         self.ended = true;
-        self.dispatcher.release_queue.add(ReleaseItem::unsettled(self.delivery.clone(), false, failed));
+        self.dispatcher.release_queue.add(ReleaseItem::unsettled(self.delivery.clone(), false, is_crash));
     }
 
     /// Returns the delivery, to be queued again by the dispatcher.

@@ -373,7 +373,7 @@ impl Metrics {
 
     /// Counts the result for a delivery: of an attempt with this number and failure category, or of an end without a
     /// request.
-    pub(crate) fn record_end(
+    pub(crate) fn record_outcome(
         &self,
         event: &Event,
         webhook_id: WebhookId,

@@ -61,6 +61,7 @@ impl Publisher {
     ) -> Vec<EventResult> {
         let mut batch = self.begin_batch(drafts, max_work);
         let (mut epoch_waits, mut retries) = (0, 0);
+        let mut last_cause = PublishError::ConfigKeepsChanging;
         while !batch.remaining.is_empty() && retries <= MAX_FAN_OUT_RETRIES {
             let remaining_before = batch.remaining.len();
             let submitted = self.submit_all(&mut batch).await;
@@ -93,17 +94,21 @@ impl Publisher {
             }
             // Only passes in which no event got its result count.
             retries = if batch.remaining.len() < remaining_before { 0 } else { retries + 1 };
+            if is_stale {
+                last_cause = PublishError::ConfigKeepsChanging;
+            }
             if is_stale && let Err(error) = self.router.refresh(tenant_id).await {
                 return batch.end(&error.into());
             }
             if let Some(epoch) = fenced {
+                last_cause = StoreError::Fenced.into();
                 epoch_waits += 1;
                 if epoch_waits > MAX_EPOCH_WAITS || !self.membership.wait_for_new_epoch(&epoch).await {
                     return batch.end(&StoreError::Fenced.into());
                 }
             }
         }
-        batch.end(&PublishError::ConfigKeepsChanging)
+        batch.end(&last_cause)
     }
 
     /// Builds and validates the events. Those that are invalid have their result.

@@ -104,7 +104,7 @@ impl Publisher {
             if let InitialState::Waiting(due) = delivery.initial_state {
                 self.wakeups.claims.wake_at(due);
                 if due <= event.timestamp && self.may_send_immediately(&delivery.webhook, &delivery.lane) {
-                    self.dispatcher.mark_backlogged(delivery.webhook.id, &delivery.lane);
+                    self.dispatcher.mark_more_due(delivery.webhook.id, &delivery.lane);
                 }
             }
         }

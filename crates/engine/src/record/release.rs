@@ -65,9 +65,9 @@ impl Releaser {
     /// Releases leases in one transaction. Returns false if the store did not accept it.
     async fn release_together(&self, batch: &[Arc<ReleaseItem>]) -> bool {
         let leased: Vec<_> = batch.iter().filter(|item| !item.is_released()).collect();
-        let Some((epoch, panicked)) = leased.first().map(|item| item.batch_key()) else { return true };
+        let Some((epoch, crashed)) = leased.first().map(|item| item.batch_key()) else { return true };
         let now = self.clock.now();
-        let released = if panicked {
+        let released = if crashed {
             let delayed = |delivery: &LeasedDelivery| now + delay_after_crash(delivery.crash_count);
             let due = leased.iter().map(|item| (item.delivery.id, delayed(&item.delivery))).collect();
             self.store.release_crashed(epoch, now, due).await
@@ -100,7 +100,7 @@ mod tests {
     struct FakeLeases {
         refused: Mutex<BTreeSet<DeliveryId>>,
         released: Mutex<Vec<DeliveryId>>,
-        panicked: Mutex<Vec<(DeliveryId, Time)>>,
+        crashed: Mutex<Vec<(DeliveryId, Time)>>,
     }
 
     impl FakeLeases {
@@ -121,7 +121,7 @@ mod tests {
 
         fn release_crashed(&self, _: Epoch, _: Time, due: Vec<(DeliveryId, Time)>) -> StoreFuture<'_, usize> {
             Box::pin(async move {
-                self.panicked.lock().extend(&due);
+                self.crashed.lock().extend(&due);
                 self.accept(&due)
             })
         }
@@ -183,7 +183,7 @@ mod tests {
         wait_until("the lease is released", || test.path.dispatcher.queues.load().unsettled == 0).await;
         test.base.stop.cancel();
         running.await.unwrap();
-        let (_, due) = store.panicked.lock()[0];
+        let (_, due) = store.crashed.lock()[0];
         assert!(due > test.base.clock.now(), "it is not due immediately");
         assert_eq!(test.path.dispatcher.queues.load().deliveries, 0, "its capacity is free");
     }

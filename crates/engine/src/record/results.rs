@@ -41,8 +41,8 @@ impl Recorder {
         }
     }
 
-    /// The outcome was not recorded, but what it showed about the endpoint is valid: stores the circuit transition, and
-    /// drops the pending `failing_since` change.
+    /// The outcome was not recorded, but what it showed about the endpoint is valid, so the circuit transition is stored.
+    /// A change of `failing_since` is stored only with its outcome, so it is given up: the next read overwrites the local value.
     fn persist_circuit(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
             let occurrence = outcome
@@ -82,10 +82,12 @@ impl Recorder {
             self.wakeups.claims.wake_at(at);
         }
         let status = outcome.outcome.status();
-        self.rollups.record_ended(&outcome.tenant_id, status, 1, outcome.at);
+        if status.is_final() {
+            self.rollups.record_ended(&outcome.tenant_id, status, 1, outcome.at);
+        }
         let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
         let (event, webhook_id) = (&pending.delivery.event, pending.delivery.webhook_id);
-        self.metrics.record_end(event, webhook_id, &outcome.outcome, attempt);
+        self.metrics.record_outcome(event, webhook_id, &outcome.outcome, attempt);
         self.refresh_after_disable(outcome, disabled);
         self.log_outcome(&pending);
         if !outcome.outcome.is_retry() {
@@ -171,8 +173,8 @@ impl Recorder {
                 attempt.custom_headers = None;
                 self.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
             }
-            // The delivery is sent again later. If its outcomes cannot be stored either, the delays grow, and it ends as
-            // a poison delivery.
+            // The delivery is sent again later, with growing delays. If its outcomes cannot be stored either, it becomes a
+            // poison delivery and gets a failed attempt; then the retry policy decides.
             _ => {
                 tracing::error!(
                     delivery_id = %delivery.id, tenant_id = %outcome.tenant_id, error = why, "recording an outcome failed"
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delivery_whose_outcome_is_invalid_is_released_as_failed() {
+    async fn delivery_whose_outcome_is_invalid_is_released_as_crashed() {
         let (test, recorder, _) = record_with([Err(StoreError::InvalidItem("too large".into()))]).await;
         assert!(recorder.unrecorded.is_empty());
         assert_eq!(test.to_release(), 1);

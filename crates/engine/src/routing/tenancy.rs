@@ -67,7 +67,7 @@ impl TenantContext {
     }
 
     /// Returns this node's share of limits that Redis can count: the whole while Redis responds.
-    pub(crate) fn share_unless_redis_counts(&self) -> LimitShare {
+    pub(crate) fn local_share(&self) -> LimitShare {
         if self.shares.is_undivided() { LimitShare::WHOLE } else { self.limit_share() }
     }
 
@@ -78,7 +78,7 @@ impl TenantContext {
 
     /// Returns its rate limit on this node.
     pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
-        self.total_rate().map(|limit| limit_shares::share_of_rate(self.share_unless_redis_counts(), limit))
+        self.total_rate().map(|limit| limit_shares::share_of_rate(self.local_share(), limit))
     }
 
     /// Returns its maximum number of requests in flight on this node.
@@ -94,8 +94,7 @@ impl TenantContext {
 
     /// Returns whether this node sends for it: it serves its pool and has a share of its rate limit.
     pub(crate) fn may_send_here(&self) -> bool {
-        self.is_pool_served_here()
-            && self.shares.has_allowance(self.share_unless_redis_counts(), || self.total_rate())
+        self.is_pool_served_here() && self.shares.has_allowance(self.local_share(), || self.total_rate())
     }
 
     /// Returns whether this node serves its pool.

@@ -42,7 +42,7 @@ impl Sender {
         if delivery.crash_count >= decide::MAX_CRASHES {
             return Ok(PreSendCheck::Poison);
         }
-        // Only a delivery whose node died or whose task panicked before gets the extra write that marks it as being sent.
+        // Only a delivery with an abnormal release gets the extra write that marks it as being sent.
         if delivery.abnormal_releases > 0
             && !self.store.mark_sending(delivery.epoch.epoch, delivery.id).await?
         {

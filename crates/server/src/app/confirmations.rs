@@ -10,7 +10,7 @@ use redrive_core::{
     },
     webhook::Webhook,
 };
-use redrive_store::{ConfirmationRequestResult, EmailAddress, MailScope};
+use redrive_store::{ConfirmationRequestResult, EmailAddress, EmailScope};
 use serde_json::json;
 
 use super::{
@@ -117,7 +117,7 @@ impl App {
         let address = normalize_address(address);
         let Some(policy) = self.engine.mail_policy() else {
             return Err(AppError::conflict(
-                ErrorCode::MailOff,
+                ErrorCode::EmailNotConfigured,
                 "email is not configured on this server; set smtp.host",
             ));
         };
@@ -143,8 +143,8 @@ impl App {
             ConfirmationRequestResult::NotFound => Err(AppError::NotFound("tenant")),
             ConfirmationRequestResult::LimitReached(scope, until) => {
                 let what = match scope {
-                    MailScope::Tenant => "this tenant has requested 20 confirmation emails in one day",
-                    MailScope::Mailbox => {
+                    EmailScope::Tenant => "this tenant has requested 20 confirmation emails in one day",
+                    EmailScope::Mailbox => {
                         "an address receives at most one confirmation email per hour and 3 in 30 days"
                     }
                 };

@@ -120,7 +120,7 @@ error_codes! {
         "The tenant has 500 event types; delete one first.";
     CapReached = "cap_reached", [409],
         "The tenant has as many webhooks as the operator's `limits.caps.webhooks_per_tenant` allows.";
-    MailOff = "mail_off", [409],
+    EmailNotConfigured = "email_not_configured", [409],
         "No SMTP server is configured, so no confirmation email can be sent.";
     TooManyPages = "too_many_pages", [409],
         "The session has too many live pages of the dashboard open; close one.";

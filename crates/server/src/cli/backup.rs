@@ -15,8 +15,13 @@ use super::{
     creation::{require_existing, shown_path},
     print_text,
 };
-use crate::config::{Backend, Profile};
+use crate::{
+    config::{Backend, Profile, percent_decoded},
+    shell::shell_word,
+};
 
+/// Name of the database to restore into if the URL names none.
+const DEFAULT_RESTORED: &str = "redrive_restored";
 const BAR: &str = "Copying [{bar:30}] {percent} %, {eta} left";
 
 #[derive(Args)]
@@ -43,15 +48,9 @@ pub(super) fn run(args: &BackupArgs) -> Result<(), CliError> {
 
 /// Returns the commands that back up a PostgreSQL database and restore it into a new one. The URL has no password.
 fn commands(url: &str, file: &Path) -> String {
-    let file = shell_word(&file.display().to_string());
-    let (server, source) = (shell_word(url), Url::parse(url).ok());
-    let name = source.as_ref().map(|url| url.path().trim_matches('/')).filter(|name| !name.is_empty());
-    let restored = format!("{}_restored", name.unwrap_or("redrive"));
-    let target = source.map_or_else(String::new, |mut url| {
-        url.set_path(&restored);
-        url.into()
-    });
-    let (target, restored) = (shell_word(&target), shell_word(&restored));
+    let (server, restored, target) = databases(url);
+    let [file, server, restored, target] =
+        [&file.display().to_string(), &server, &restored, &target].map(|word| shell_word(word));
     format!(
         "# Back up, while the servers run. The password is read from PGPASSWORD or ~/.pgpass.\n\
          pg_dump --format=custom --file={file} {server}\n\
@@ -63,13 +62,36 @@ fn commands(url: &str, file: &Path) -> String {
     )
 }
 
-/// Quotes a word for a POSIX shell, if needed.
-fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+,".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+/// Returns the URL of the database as libpq reads it, the name of the database to restore into, and its URL.
+fn databases(url: &str) -> (String, String, String) {
+    let Ok(mut source) = Url::parse(url) else {
+        return (url.to_owned(), DEFAULT_RESTORED.to_owned(), String::new());
+    };
+    let parameters: Vec<_> = source.query_pairs().into_owned().collect();
+    set_parameters(&mut source, &parameters);
+    // The parameter `dbname` takes precedence over the path, so the target must not have it.
+    let (names, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(|(name, _)| name == "dbname");
+    let in_path = percent_decoded(source.path().trim_start_matches('/'));
+    let name = names.into_iter().next_back().map_or(in_path, |(_, name)| name);
+    let restored = match name.as_str() {
+        "" => DEFAULT_RESTORED.to_owned(),
+        name => format!("{name}_restored"),
+    };
+    let mut target = source.clone();
+    // `set_path` encodes neither of the two.
+    target.set_path(&restored.replace('%', "%25").replace('/', "%2F"));
+    set_parameters(&mut target, &others);
+    (source.into(), restored, target.into())
+}
+
+/// Sets the query of a URL. A space is written as `%20`, because libpq does not read `+` as a space.
+fn set_parameters(url: &mut Url, parameters: &[(String, String)]) {
+    url.set_query(None);
+    if !parameters.is_empty() {
+        url.query_pairs_mut().extend_pairs(parameters);
     }
+    let query = url.query().map(|query| query.replace('+', "%20"));
+    url.set_query(query.as_deref());
 }
 
 /// Copies an SQLite database.
@@ -116,5 +138,31 @@ mod tests {
             commands("postgres://db", Path::new("a"))
                 .contains("createdb --maintenance-db=postgres://db redrive_restored\n")
         );
+    }
+
+    #[test]
+    fn restored_database_is_never_the_one_that_is_backed_up() {
+        for (url, restored, target) in [
+            ("postgres://db/live", "live_restored", "postgres://db/live_restored"),
+            // The parameter overrides the path; the last of several is used.
+            ("postgres://db/a?dbname=live", "live_restored", "postgres://db/live_restored"),
+            ("postgres://db?dbname=a&dbname=live", "live_restored", "postgres://db/live_restored"),
+            (
+                "postgres://db/a?sslmode=require&dbname=live&application_name=my+app",
+                "live_restored",
+                "postgres://db/live_restored?sslmode=require&application_name=my%20app",
+            ),
+            ("postgres://db/a?%64bname=live", "live_restored", "postgres://db/live_restored"),
+            // createdb takes the name as it is, not percent-encoded.
+            ("postgres://db/my%20shop", "my shop_restored", "postgres://db/my%20shop_restored"),
+            ("postgres://db/50%25%2Fx", "50%/x_restored", "postgres://db/50%25%2Fx_restored"),
+            ("postgres://db?dbname=my+shop", "my shop_restored", "postgres://db/my%20shop_restored"),
+        ] {
+            let (_, found, found_target) = databases(url);
+            assert_eq!((found.as_str(), found_target.as_str()), (restored, target), "{url}");
+            let text = commands(url, Path::new("a.dump"));
+            let restore = text.lines().find(|line| line.starts_with("pg_restore ")).unwrap();
+            assert!(!restore.contains("dbname=live"), "{restore}");
+        }
     }
 }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{CliError, RunArgs, block_on, print_text, run};
+use super::{CliError, RunArgs, block_on, check::check, creation::shown_path, print_text};
 use crate::{
     config::{Config, ConfigError, Profile, write_template},
-    files::write_private,
+    files::{folder_of, write_private},
+    shell::shell_word,
 };
 
 #[derive(Subcommand)]
@@ -65,7 +66,7 @@ pub(super) fn run(command: ConfigCommand) -> Result<(), CliError> {
         ConfigCommand::Check(args) => {
             let config = args.load()?;
             // Some of the clients that are created for the check need a runtime.
-            let notes = block_on(async { run::check(&config, args.profile()) })?;
+            let notes = block_on(async { check(&config, args.profile()) })?;
             let notes: String = notes.iter().map(|note| format!("Note: {note}\n")).collect();
             print_text(&format!("{notes}The configuration is valid.\n"))
         }
@@ -81,6 +82,13 @@ fn init(args: &InitArgs) -> Result<(), CliError> {
     write_private(&args.file, &text).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             CliError::message(format!("{path} exists; name another file, or delete it first"))
+        }
+        std::io::ErrorKind::NotFound => {
+            let folder = shown_path(folder_of(&args.file));
+            let command = shell_word(&folder);
+            CliError::message(format!(
+                "{path}: the folder {folder} does not exist; create it with: mkdir -p {command}"
+            ))
         }
         _ => CliError::message(format!("{path} cannot be written: {error}")),
     })?;

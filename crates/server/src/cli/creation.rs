@@ -28,7 +28,7 @@ pub(super) fn require_existing(backend: Backend) -> Result<Backend, CliError> {
 }
 
 /// Prints on standard error that a database file is created, if there is none.
-pub(super) fn announce(backend: &Backend) {
+pub(super) fn announce_creation(backend: &Backend) {
     if let Backend::Sqlite(path) = backend
         && !path.exists()
     {
@@ -38,13 +38,13 @@ pub(super) fn announce(backend: &Backend) {
 
 /// Opens the store, creating or migrating it if needed, and prints on standard error that it does.
 pub(super) async fn open(backend: &Backend) -> Result<Arc<dyn Store>, OpenError> {
-    announce(backend);
+    announce_creation(backend);
     if let Backend::Postgres(options) = backend
         && options.migrate
     {
-        let mut as_it_is = options.clone();
-        as_it_is.migrate = false;
-        match store::open(&Backend::Postgres(as_it_is), None).await {
+        let mut without_migration = options.clone();
+        without_migration.migrate = false;
+        match store::open(&Backend::Postgres(without_migration), None).await {
             Err(OpenError::OlderSchema { database, found: 0, .. }) => {
                 eprintln!("The database at {database} has no tables of Redrive: creating them.");
             }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// Returns an argument as it is written on the command line.
-    fn written(argument: &Arg) -> String {
+    fn format_argument(argument: &Arg) -> String {
         let takes_value = argument.get_num_args().is_some_and(|count| count.takes_values());
         let names: Vec<_> =
             argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect();
@@ -136,7 +136,7 @@ mod tests {
         if !text.ends_with('.') {
             text.push('.');
         }
-        format!("| `{}` | {} |\n", written(argument), cell(&text))
+        format!("| `{}` | {} |\n", format_argument(argument), cell(&text))
     }
 
     /// Returns the contents of `docs/reference/cli.md`.

@@ -106,11 +106,11 @@ async fn open_existing(args: &ServerArgs) -> Result<KeyBackend, CliError> {
     let config = args.load(Profile::Serve)?;
     let backend = creation::require_existing(config.database.backend()?)?;
     let opened = store::open(&backend, None).await;
-    or_server(&config, &backend, opened).await
+    open_or_use_server(&config, &backend, opened).await
 }
 
 /// Uses the server that has the database open if the store cannot be opened for this reason.
-async fn or_server(
+async fn open_or_use_server(
     config: &Config,
     backend: &Backend,
     opened: Result<Arc<dyn Store>, OpenError>,
@@ -160,7 +160,7 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
     let tenant_id = args.which.tenant()?;
     let config = args.which.server.load(Profile::Serve)?;
     let backend = config.database.backend()?;
-    let (id, key) = match or_server(&config, &backend, creation::open(&backend).await).await? {
+    let (id, key) = match open_or_use_server(&config, &backend, creation::open(&backend).await).await? {
         KeyBackend::Store(store, keys) => {
             let now = store::now(&*store).await?;
             let entry =

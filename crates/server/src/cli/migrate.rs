@@ -11,7 +11,7 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), CliError> {
     let config = args.load(Profile::Serve)?;
     let _ = telemetry::start(&config.log);
     let backend = config.database.backend()?;
-    creation::announce(&backend);
+    creation::announce_creation(&backend);
     let migrated = block_on(async { Ok(store::migrate(&backend).await?) })?;
     match (migrated, &backend) {
         (Some(done), _) if done.from == done.to => println!("The schema is already at version {}.", done.to),

@@ -2,6 +2,7 @@
 
 mod archive;
 mod backup;
+mod check;
 mod clock;
 mod configuration;
 mod copy;
@@ -20,7 +21,7 @@ mod secrets;
 mod status;
 mod systemd;
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use redrive_core::Role;
@@ -79,7 +80,8 @@ enum Command {
         #[command(subcommand)]
         command: configuration::ConfigCommand,
     },
-    /// Check this machine and the configured servers before the first start. Exit code: 0 ok, 1 warning, 2 critical.
+    /// Check this machine and the configured servers before the first start. Exit code: 0 ok, 1 warning, 2 critical,
+    /// 3 unknown.
     Doctor(doctor::DoctorArgs),
     /// Copy the SQLite database to a file while the server runs; prints the commands to use for PostgreSQL.
     Backup(backup::BackupArgs),
@@ -206,15 +208,18 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| CliError::message(format!("starting the runtime failed: {error}")))?;
-    runtime.block_on(work)
+    let result = runtime.block_on(work);
+    // A thread that still resolves a name does not delay the end.
+    runtime.shutdown_background();
+    result
 }
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // `redrive status` with invalid arguments has checked nothing: exit with the code for unknown.
-        Err(error) if error.use_stderr() && std::env::args().nth(1).is_some_and(|name| name == "status") => {
+        // A check with invalid arguments has checked nothing: exit with the code for unknown.
+        Err(error) if error.use_stderr() && is_check(std::env::args_os().nth(1)) => {
             let _ = error.print();
             return status::UNKNOWN.into();
         }
@@ -250,6 +255,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Returns whether this is a command whose exit code is the result of a check.
+fn is_check(command: Option<OsString>) -> bool {
+    command.is_some_and(|name| name == "status" || name == "doctor")
+}
+
 fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
     let config = args.load(profile)?;
     let reread: reload::ConfigReader = Box::new(move || args.load(profile));
@@ -269,4 +279,20 @@ fn print_text(text: &str) -> Result<(), CliError> {
 /// Returns the definition of the command line.
 fn command() -> clap::Command {
     Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocking_task_does_not_delay_the_end() {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        block_on(async move {
+            drop(tokio::task::spawn_blocking(move || wait.recv()));
+            Ok(())
+        })
+        .unwrap();
+        drop(release);
+    }
 }

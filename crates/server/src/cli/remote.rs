@@ -70,7 +70,7 @@ impl Remote {
         body: Option<&Value>,
     ) -> Result<(StatusCode, Bytes), CliError> {
         let to_error = |why: String| self.unreachable(&why);
-        let addresses = self.address.resolve().map_err(|error| to_error(error.to_string()))?;
+        let addresses = self.address.resolve().await.map_err(|error| to_error(error.to_string()))?;
         let stream = TcpStream::connect(&addresses[..]).await.map_err(|error| to_error(error.to_string()))?;
         let peer = stream.peer_addr().map_err(|error| to_error(error.to_string()))?;
         match &self.certificate {

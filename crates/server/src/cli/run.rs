@@ -1,11 +1,6 @@
 //! `redrive dev`, `redrive demo` and `redrive serve`: assemble the server, run it and shut it down cleanly.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
@@ -15,14 +10,7 @@ use redrive_engine::{
     Engine, EngineFailure, InternalError, MailerHandle, Service, ServiceKind, Settings, Tracing,
     clock::{self, Clock},
 };
-use redrive_store::{
-    OpenError, Store,
-    sqlite::{self, Inspection},
-};
-use rustix::{
-    fs::{Access, access},
-    io::Errno,
-};
+use redrive_store::Store;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -31,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CliError,
+    check::check_loopback,
     creation::shown_path,
     demo::Demo,
     reload::{self, ConfigReader},
@@ -42,9 +31,9 @@ use crate::{
     archive::Archive,
     config::{Backend, Config, HostPort, Profile, warn_if_exposed},
     dashboard,
-    files::{check_folder, folder_of, write_private},
+    files::write_key_file,
     http::{self, CertificateWatcher, HttpServer, Tls},
-    mail::{self, MailSender},
+    mail::MailSender,
     otlp::Exporter,
     sources::Sources,
     store, telemetry, vault,
@@ -91,7 +80,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let backend = config.database.backend()?.with_lease(config.cluster.lease.as_duration());
     let vault = vault::open(&config, profile, &backend)?;
     if let Backend::Sqlite(path) = &backend
-        && !path.exists()
+        && matches!(path.try_exists(), Ok(false))
     {
         tracing::info!(path = %shown_path(path), "creating a new database");
     }
@@ -101,7 +90,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let keys = load_keys(&config, &*store, admin_key.as_ref()).await?;
     let archive = Archive::open(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
     let (tls, reload) = load_tls(&config)?.unzip();
-    let listener = listen(&config.server.listen).await?;
+    let only_loopback = profile == Profile::Dev && !demo.as_ref().is_some_and(Demo::allows_remote);
+    let listener = listen(&config.server.listen, only_loopback).await?;
     let address = listener.local_addr().map_err(|error| CliError::message(error.to_string()))?;
     let egress = build_egress_client(&config, address)?;
     let kind = (profile, demo.is_some());
@@ -173,80 +163,9 @@ fn run_services(app: &Arc<App>, archive: Option<Archive>, reload: Option<Certifi
 }
 
 /// Loads the certificate of the server. Returns `None` if it does not terminate TLS itself.
-fn load_tls(config: &Config) -> Result<Option<(Arc<Tls>, CertificateWatcher)>, CliError> {
+pub(super) fn load_tls(config: &Config) -> Result<Option<(Arc<Tls>, CertificateWatcher)>, CliError> {
     let loaded = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
     loaded.map_err(|error| CliError::message(error.to_string()))
-}
-
-/// Checks everything that a start checks, in the same order, without connecting to another server and without changing
-/// anything. Returns notes about what it could not check.
-pub(super) fn check(config: &Config, profile: Profile) -> Result<Vec<String>, CliError> {
-    let mut notes = Vec::new();
-    config.check_secret_files(profile)?;
-    let backend = config.database.backend()?;
-    let vault = vault::open_existing(config, profile, &backend)?;
-    let has_stored_admin_key = match &backend {
-        Backend::Sqlite(path) => {
-            let found = inspect(path)?;
-            if let Some(vault) = &vault {
-                vault::check_keys(vault, &found.encryption_keys)?;
-            }
-            found.has_admin_key
-        }
-        Backend::Postgres(options) => {
-            options.check()?;
-            notes.push("the database was not contacted; check it with: redrive doctor".into());
-            true
-        }
-    };
-    let is_created = profile == Profile::Dev && !backend.sibling_path(DEV_KEY).exists();
-    let has_admin_key = has_stored_admin_key || is_created || admin_key(config, profile, &backend)?.is_some();
-    if config.role.serves_api() && !has_admin_key {
-        return Err(no_admin_key());
-    }
-    Archive::check(&config.archive).map_err(|error| CliError::message(error.to_string()))?;
-    load_tls(config)?;
-    notes.extend(check_listen_address(&config.server.listen)?);
-    for server in &config.egress.dns_servers {
-        resolve_dns_server(server)?;
-    }
-    Exporter::from_settings(&config.tracing, &config.node, &mut Registry::default())?;
-    let has_links = profile == Profile::Dev || config.server.public_base().is_some();
-    mail::check_settings(&config.smtp, has_links)?;
-    if let Some(redis) = &config.engine_settings()?.redis {
-        redrive_engine::check_redis_settings(redis)
-            .map_err(|error| CliError::message(format!("redis.url cannot be used: {error}")))?;
-    }
-    Ok(notes)
-}
-
-/// Inspects a database file. If there is none, checks that it can be created.
-fn inspect(path: &Path) -> Result<Inspection, CliError> {
-    let unusable = |error: std::io::Error| OpenError::Unusable {
-        path: path.display().to_string(),
-        reason: error.to_string(),
-    };
-    check_folder(folder_of(path)).map_err(unusable)?;
-    if path.is_dir() {
-        return Err(unusable(Errno::ISDIR.into()).into());
-    }
-    if path.exists() {
-        access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| unusable(error.into()))?;
-    }
-    Ok(sqlite::inspect(path)?.unwrap_or_default())
-}
-
-/// Checks that this machine has the address and may listen on the port. Returns a note if the port is in use, for
-/// instance by the running server itself.
-fn check_listen_address(address: &HostPort) -> Result<Option<String>, CliError> {
-    let bound = address.resolve().and_then(|addresses| std::net::TcpListener::bind(&addresses[..]));
-    match bound {
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Ok(Some(format!("{address} is in use at the moment; a second server cannot listen on it")))
-        }
-        Err(error) => Err(cannot_listen(address, &error)),
-    }
 }
 
 /// Finishes what can be finished after the engine failed. Returns the error that ends the process.
@@ -393,14 +312,15 @@ async fn assemble(
     Ok(App::new(engine, keys, Sessions::new(vault), rules, metrics))
 }
 
-fn resolve_dns_server(server: &HostPort) -> Result<Vec<SocketAddr>, CliError> {
-    server.resolve().map_err(|error| {
+pub(super) fn resolve_dns_server(server: &HostPort) -> Result<Vec<SocketAddr>, CliError> {
+    server.resolve_blocking().map_err(|error| {
         CliError::message(format!("egress.dns_servers: {server} cannot be resolved: {error}"))
     })
 }
 
-/// Returns the socket that systemd passed, or else a new one at the configured address.
-async fn listen(address: &HostPort) -> Result<TcpListener, CliError> {
+/// Returns the socket that systemd passed, or else a new one at the configured address. With `only_loopback`, fails if the
+/// address resolves to another than a loopback address.
+async fn listen(address: &HostPort, only_loopback: bool) -> Result<TcpListener, CliError> {
     let failed = |error: std::io::Error| cannot_listen(address, &error);
     let passed = systemd::take_listener().map_err(|error| {
         CliError::message(format!("the socket passed by systemd cannot be used: {error}"))
@@ -408,21 +328,25 @@ async fn listen(address: &HostPort) -> Result<TcpListener, CliError> {
     if let Some(listener) = passed {
         return TcpListener::from_std(listener).map_err(failed);
     }
-    TcpListener::bind(&address.resolve().map_err(failed)?[..]).await.map_err(failed)
+    let addresses = address.resolve().await.map_err(failed)?;
+    if only_loopback {
+        check_loopback(&addresses).map_err(failed)?;
+    }
+    TcpListener::bind(&addresses[..]).await.map_err(failed)
 }
 
-fn cannot_listen(address: &HostPort, error: &std::io::Error) -> CliError {
+pub(super) fn cannot_listen(address: &HostPort, error: &std::io::Error) -> CliError {
     CliError::message(format!("cannot listen on {address}: {error}; choose another with --listen HOST:PORT"))
 }
 
 /// Origin of the admin key.
-enum KeySource {
+pub(super) enum KeySource {
     Configured,
     File(PathBuf),
 }
 
 /// Returns the configured admin key. For `redrive dev` without one, creates a key once in a file next to the data.
-fn admin_key(
+pub(super) fn admin_key(
     config: &Config,
     profile: Profile,
     backend: &Backend,
@@ -434,7 +358,7 @@ fn admin_key(
         return Ok(None);
     }
     let path = backend.sibling_path(DEV_KEY);
-    match write_private(&path, &keys::new_key()) {
+    match write_key_file(&path, &keys::new_key()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(CliError::message(format!("{}: {error}", path.display()))),

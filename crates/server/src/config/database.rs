@@ -138,7 +138,7 @@ impl DatabaseUrl {
         if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
             return Err(unreadable("there is an @ after the host"));
         }
-        let mut password = url.password().map(decoded);
+        let mut password = url.password().map(percent_decoded);
         let mut rest: Vec<(String, String)> = Vec::new();
         for (name, value) in url.query_pairs() {
             match &*name {
@@ -154,7 +154,7 @@ impl DatabaseUrl {
             }
         }
         let host = rest.iter().find(|(name, _)| name == "host").map(|(_, host)| host.clone());
-        let host = host.unwrap_or_else(|| decoded(url.host_str().unwrap_or_default()));
+        let host = host.unwrap_or_else(|| percent_decoded(url.host_str().unwrap_or_default()));
         // The store connects by TCP only.
         if host.is_empty() || host.starts_with('/') {
             let which = if host.is_empty() { "names no host" } else { "names a Unix socket" };
@@ -170,7 +170,7 @@ impl DatabaseUrl {
 }
 
 /// Percent-decodes a part of a URL.
-fn decoded(part: &str) -> String {
+pub(crate) fn percent_decoded(part: &str) -> String {
     let pair = format!("part={}", part.replace('+', "%2B").replace('&', "%26"));
     form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect()
 }

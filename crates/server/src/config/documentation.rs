@@ -15,14 +15,14 @@ fn table() -> String {
     let defaults = serde_json::to_value(Config::defaults(Profile::Serve)).unwrap();
     let rows = SETTINGS.iter().map(|setting| {
         let Setting { key, env, description, default, kind, .. } = setting;
-        let default = default.clone().unwrap_or_else(|| written(*kind, at(&defaults, key)));
+        let default = default.clone().unwrap_or_else(|| format_default(*kind, at(&defaults, key)));
         format!("| `{key}` | `{env}` | {default} | {description} |\n")
     });
     format!("{HEAD}{}", rows.collect::<String>())
 }
 
 /// Formats a default as it would be written in the configuration file.
-fn written(kind: Kind, value: &Value) -> String {
+fn format_default(kind: Kind, value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
         Value::Number(number) if kind == Kind::Duration => match number.as_f64().unwrap() {

@@ -31,7 +31,7 @@ impl HostPort {
         self.port
     }
 
-    /// Returns whether the host can only be this machine: a loopback address or `localhost`.
+    /// Returns whether the host is a loopback address, or `localhost`, which a system may resolve to another address.
     pub fn is_loopback(&self) -> bool {
         match &self.host {
             Host::Address(address) => address.is_loopback(),
@@ -53,8 +53,16 @@ impl HostPort {
         Self { host, port: self.port }
     }
 
+    /// Resolves the host on another thread, so that a timeout bounds the wait for a slow resolver. The list of addresses
+    /// is not empty.
+    pub async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        let address = self.clone();
+        let resolved = tokio::task::spawn_blocking(move || address.resolve_blocking()).await;
+        resolved.map_err(std::io::Error::other)?
+    }
+
     /// Resolves the host. The list of addresses is not empty. Blocks while the system resolves a name.
-    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+    pub fn resolve_blocking(&self) -> std::io::Result<Vec<SocketAddr>> {
         let addresses: Vec<_> = match &self.host {
             Host::Address(address) => vec![SocketAddr::new(*address, self.port)],
             Host::Name(name) => (name.as_str(), self.port).to_socket_addrs()?.collect(),
@@ -163,7 +171,7 @@ mod tests {
 
     #[test]
     fn localhost_resolves_to_loopback() {
-        let addresses = "localhost:8080".parse::<HostPort>().unwrap().resolve().unwrap();
+        let addresses = "localhost:8080".parse::<HostPort>().unwrap().resolve_blocking().unwrap();
         assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 8080));
     }
 

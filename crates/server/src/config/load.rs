@@ -104,7 +104,7 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
             .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?,
         None => String::new(),
     };
-    let mut config = read(profile, &text, environment(), flags)?;
+    let mut config = read(profile, &text, environment()?, flags)?;
     if let Some(path) = file {
         // `read` has already parsed the text as TOML.
         let secret = text.parse().ok().and_then(|table| secret_files::secret_in(&table));
@@ -115,10 +115,15 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
     Ok(config)
 }
 
-/// Returns the environment variables. Unlike `std::env::vars`, does not panic if one of another program is not UTF-8.
-fn environment() -> impl Iterator<Item = (String, String)> {
-    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
+/// Returns the environment variables whose names begin with `REDRIVE_`. Fails if the value of one is not UTF-8.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let all = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
+    let own = all.filter(|(name, _)| name.starts_with("REDRIVE_"));
+    own.map(|(name, value)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(ConfigError::Invalid { setting: name, reason: "must be text in UTF-8".into() }),
+    })
+    .collect()
 }
 
 /// Applies a file's text, environment variables and flags to the defaults.

@@ -45,6 +45,7 @@ use crate::telemetry::{self, LogFormat};
 
 pub use amqp::{Amqp, AmqpUrl};
 pub use archive::{Archive, ArchiveLocation};
+pub(crate) use database::percent_decoded;
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
 pub use effective::EffectiveSetting;

@@ -10,6 +10,7 @@ use rustix::process::{Gid, getegid, geteuid, getgroups};
 use toml::{Table, Value};
 
 use super::{Config, ConfigError, Profile, settings::is_secret};
+use crate::shell::shell_word;
 
 /// A secret file that other users can read or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +129,7 @@ pub(crate) fn fix_for(path: &Path) -> Option<String> {
     let user = geteuid().as_raw();
     let groups = std::iter::once(getegid()).chain(getgroups().unwrap_or_default()).map(Gid::as_raw).collect();
     let access = FileAccess { mode: file.mode() & 0o777, user: file.uid(), group: file.gid() };
-    access.fix(&ProcessIds { user, groups }, &path.to_string_lossy())
+    access.fix(&ProcessIds { user, groups }, &shell_word(&path.to_string_lossy()))
 }
 
 #[cfg(test)]

@@ -227,7 +227,7 @@ impl Setting {
 pub(super) fn whole_units(seconds: f64) -> String {
     let millis = (seconds * 1_000.0).round() as u64;
     let units = [(86_400_000, 2, "d"), (3_600_000, 1, "h"), (60_000, 1, "m"), (1_000, 1, "s"), (1, 1, "ms")];
-    let fits = |(size, least, _): &(u64, u64, &str)| millis.is_multiple_of(*size) && millis / size >= *least;
+    let fits = |(size, min, _): &(u64, u64, &str)| millis.is_multiple_of(*size) && millis / size >= *min;
     let (size, _, unit) = units.into_iter().find(fits).unwrap_or((1, 1, "ms"));
     format!("{}{unit}", millis / size)
 }

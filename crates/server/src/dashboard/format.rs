@@ -114,10 +114,10 @@ pub(super) fn wait_cause(name: &str) -> &'static str {
         WaitingOn::Schedule => "next attempt scheduled",
         WaitingOn::CircuitOpen => "open circuit",
         WaitingOn::RateLimit => "rate limit, or pause after a 429",
-        WaitingOn::InFlightLimit => "concurrency limit reached",
+        WaitingOn::InFlightLimit => "concurrency limit of the webhook",
         WaitingOn::Order => "previous delivery of the ordering key",
         WaitingOn::Paused => "webhook paused, or its URL not verified",
-        WaitingOn::Capacity => "ready, waiting to be sent",
+        WaitingOn::Capacity => "ready, or waiting for a free slot of the tenant, host or node",
         WaitingOn::Pool => "no worker serves the pool",
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn pending_deliveries_are_described_by_cause() {
         assert_eq!(wait_text("circuit_open"), "waiting: open circuit");
-        assert_eq!(wait_text("in_flight_limit"), "waiting: concurrency limit reached");
+        assert_eq!(wait_text("in_flight_limit"), "waiting: concurrency limit of the webhook");
         assert_eq!(wait_text("schedule"), "scheduled for later");
     }
 

@@ -27,7 +27,7 @@ use redrive_core::{
 };
 use redrive_engine::{MailError, MailFuture, Mailed, Mailer, clock::Clock};
 use redrive_store::{
-    EmailAddress, EmailReservation, MailScope, ReserveResult, Store, StoreError, StoredNotification,
+    EmailAddress, EmailReservation, EmailScope, ReserveResult, Store, StoreError, StoredNotification,
 };
 use sha2::{Digest, Sha256};
 
@@ -156,8 +156,8 @@ impl MailSender {
             ReserveResult::Reserved => Ok(None),
             ReserveResult::LimitReached(scope, until) => {
                 let (subject, setting) = match scope {
-                    MailScope::Tenant => ("the tenant has", "smtp.max_per_hour_per_tenant"),
-                    MailScope::Mailbox => ("the recipient has", "smtp.max_per_hour_per_address"),
+                    EmailScope::Tenant => ("the tenant has", "smtp.max_per_hour_per_tenant"),
+                    EmailScope::Mailbox => ("the recipient has", "smtp.max_per_hour_per_address"),
                 };
                 Ok(Some(format!("{subject} reached a limit of emails until {until}; see {setting}")))
             }

@@ -20,8 +20,8 @@ fn commands_that_create_a_database_say_so_first() {
         let output = run(folder.path(), &words, &[]);
         assert!(output.status.success(), "{}", stderr(&output));
         let path = folder.path().join("data/redrive.db");
-        let told = format!("There is no database at {}: creating it.\n", path.display());
-        assert!(stderr(&output).starts_with(&told), "{arguments:?}: {}", stderr(&output));
+        let message = format!("There is no database at {}: creating it.\n", path.display());
+        assert!(stderr(&output).starts_with(&message), "{arguments:?}: {}", stderr(&output));
         assert!(!stdout(&output).contains("creating"), "scripts read standard output: {}", stdout(&output));
         assert!(path.exists());
         let again = run(folder.path(), &words, &[]);
@@ -61,19 +61,22 @@ fn commands_that_only_read_refuse_a_missing_database() {
         let words = [arguments, &["--database-url", "sqlite:data/redrive.db"]].concat();
         let output = run(folder.path(), &words, &[MASTER_KEY]);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stdout(&output));
-        let told = message(&stderr(&output));
+        let refusal = message(&stderr(&output));
         let path = folder.path().join("data/redrive.db");
         let expected = format!("there is no database at {}", path.display());
-        assert!(told.starts_with(&expected) && told.contains("--database-url"), "{arguments:?}: {told}");
+        assert!(
+            refusal.starts_with(&expected) && refusal.contains("--database-url"),
+            "{arguments:?}: {refusal}"
+        );
         assert_eq!(names(folder.path()), Vec::<String>::new(), "{arguments:?} creates nothing");
     }
     let folder = tempfile::tempdir().unwrap();
     let copy = ["store", "copy", "--from", "sqlite:none.db", "--to", "postgres://me@127.0.0.1:1/x"];
-    let told = message(&stderr(&run(folder.path(), &copy, &[])));
-    assert!(told.contains("none.db") && told.contains("does not exist"), "{told}");
+    let missing = message(&stderr(&run(folder.path(), &copy, &[])));
+    assert!(missing.contains("none.db") && missing.contains("does not exist"), "{missing}");
     let copy = ["store", "copy", "--from", "sqlite:none.db", "--to", "other"];
-    let told = message(&stderr(&run(folder.path(), &copy, &[])));
-    assert!(told.starts_with("--to: must be postgres://"), "{told}");
+    let refused = message(&stderr(&run(folder.path(), &copy, &[])));
+    assert!(refused.starts_with("--to: must be postgres://"), "{refused}");
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }
 
@@ -112,8 +115,8 @@ fn created_configuration_is_complete_and_private() {
 
     let folder = tempfile::tempdir().unwrap();
     let environment = [MASTER_KEY, crate::process::ADMIN_KEY];
-    let told = run_ok(folder.path(), &["config", "init"], &[]);
-    assert!(told.contains("redrive config check --config redrive.toml"), "{told}");
+    let printed = run_ok(folder.path(), &["config", "init"], &[]);
+    assert!(printed.contains("redrive config check --config redrive.toml"), "{printed}");
     let path = folder.path().join("redrive.toml");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let config = ["--config", "redrive.toml", "--listen", "127.0.0.1:0"];
@@ -123,6 +126,10 @@ fn created_configuration_is_complete_and_private() {
     assert_eq!(shown(&["--config", "redrive.toml"]), shown(&[]));
     let again = message(&stderr(&run(folder.path(), &["config", "init"], &[])));
     assert!(again.contains("redrive.toml exists; name another file"), "{again}");
+    let no_folder = message(&stderr(&run(folder.path(), &["config", "init", "a b/c/redrive.toml"], &[])));
+    let command = format!("create it with: mkdir -p '{}'", folder.path().join("a b/c").display());
+    assert!(no_folder.contains(&command) && !folder.path().join("a b").exists(), "{no_folder}");
+    assert!(!std::fs::read_to_string(&path).unwrap().ends_with("\n\n"));
     let set = ["config", "init", "other.toml", "--set", "server.listen=127.0.0.1:9", "--set", "role=api"];
     run_ok(folder.path(), &set, &[]);
     let other = shown(&["--config", "other.toml", "--database-url", "postgres://db/x"]);
@@ -141,8 +148,8 @@ fn files_for_shells_and_manuals_are_written() {
         let script = run_ok(folder.path(), &["completions", shell], &[]);
         assert!(script.contains("doctor") && script.contains("database-url"), "{shell}: {script}");
     }
-    let told = run_ok(folder.path(), &["man", "man1"], &[]);
-    assert!(told.contains("man man1/redrive.1"), "{told}");
+    let printed = run_ok(folder.path(), &["man", "man1"], &[]);
+    assert!(printed.contains("man man1/redrive.1"), "{printed}");
     let pages = names(&folder.path().join("man1"));
     assert!(
         pages.contains(&"redrive.1".to_owned()) && pages.contains(&"redrive-keys-create.1".to_owned()),

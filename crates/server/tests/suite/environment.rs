@@ -78,4 +78,10 @@ fn variable_that_is_not_text_is_no_panic() {
     let mut command = crate::process::redrive_command(folder.path(), &["config", "show"], &[]);
     let output = command.env("OTHER_PROGRAM", OsStr::from_bytes(b"\xff\xfe")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // A setting is refused, and its value, which may be a secret, is not printed.
+    let mut command = crate::process::redrive_command(folder.path(), &["config", "show"], &[]);
+    let output = command.env("REDRIVE_ADMIN_KEY", OsStr::from_bytes(b"secret\xff")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = crate::process::message(&String::from_utf8_lossy(&output.stderr));
+    assert_eq!(message, "REDRIVE_ADMIN_KEY: must be text in UTF-8");
 }

@@ -70,6 +70,22 @@ async fn status_counts_queue_dead_letters_and_open_circuits() {
     gate.open();
 }
 
+#[test]
+fn check_with_invalid_arguments_exits_with_the_code_for_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["status", "--lisen", "x"][..], &["doctor", "--lisen", "x"], &["doctor", "x"]] {
+        let output = crate::process::run(folder.path(), arguments, &[]);
+        assert_eq!(
+            output.status.code(),
+            Some(3),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert_eq!(crate::process::run(folder.path(), &["serve", "--lisen"], &[]).status.code(), Some(2));
+    assert_eq!(crate::process::run(folder.path(), &["doctor", "--help"], &[]).status.code(), Some(0));
+}
+
 #[tokio::test]
 async fn wrong_key_and_unreachable_server_errors_name_the_fix() {
     let server = Redrive::start().await;

@@ -11,7 +11,7 @@ use redrive_core::{
 };
 
 use super::{Harness, at};
-use crate::{ConfirmationRequestResult, EmailAddress, EmailReservation, MailScope, ReserveResult, Tenant};
+use crate::{ConfirmationRequestResult, EmailAddress, EmailReservation, EmailScope, ReserveResult, Tenant};
 
 const JANE: &str = "jane.o'neil+\u{1f600}@example.com";
 const OPS: &str = "ops@example.com";
@@ -105,7 +105,7 @@ pub async fn tenant_and_mailbox_limits_hold_across_tenants_and_reopening(harness
             sent += usize::from(result == ConfirmationRequestResult::Requested);
             if sent == 3 && hour > 3 {
                 assert!(
-                    matches!(result, ConfirmationRequestResult::LimitReached(MailScope::Mailbox, until)
+                    matches!(result, ConfirmationRequestResult::LimitReached(EmailScope::Mailbox, until)
                         if until >= at(30 * 24 * HOUR)),
                     "{result:?}"
                 );
@@ -119,7 +119,7 @@ pub async fn tenant_and_mailbox_limits_hold_across_tenants_and_reopening(harness
     for n in 0..25 {
         last = request(harness, &format!("{n}@example.com"), now).await;
     }
-    assert!(matches!(last, ConfirmationRequestResult::LimitReached(MailScope::Tenant, _)), "{last:?}");
+    assert!(matches!(last, ConfirmationRequestResult::LimitReached(EmailScope::Tenant, _)), "{last:?}");
     let request = confirmation(&other, "24@example.com", now);
     let result = harness.store().request_confirmation(request).await.unwrap();
     assert_eq!(result, ConfirmationRequestResult::Requested, "each tenant has its own limit");
@@ -185,13 +185,13 @@ pub async fn released_reservation_can_be_reserved_again(harness: &mut Arc<Harnes
     };
     assert_eq!(reserve(harness, OPS, 1).await, None);
     assert_eq!(reserve(harness, OPS, 2).await, None);
-    assert_eq!(reserve(harness, OPS, 3).await, Some(MailScope::Mailbox));
+    assert_eq!(reserve(harness, OPS, 3).await, Some(EmailScope::Mailbox));
     Harness::reopen(harness).await;
     assert_eq!(reserve(harness, JANE, 3).await, None, "a refused reservation does not count for the tenant");
-    assert_eq!(reserve(harness, JANE, 4).await, Some(MailScope::Tenant));
+    assert_eq!(reserve(harness, JANE, 4).await, Some(EmailScope::Tenant));
     harness.store().release_email(notification(&harness.tenant_id, OPS, at(1))).await.unwrap();
     assert_eq!(reserve(harness, OPS, 4).await, None);
-    assert_eq!(reserve(harness, OPS, 5).await, Some(MailScope::Tenant));
+    assert_eq!(reserve(harness, OPS, 5).await, Some(EmailScope::Tenant));
     let purpose = confirmation(&harness.tenant_id, OPS, 5);
     let other = harness.store().request_confirmation(purpose).await.unwrap();
     assert_eq!(other, ConfirmationRequestResult::Requested, "each purpose has its own limits");

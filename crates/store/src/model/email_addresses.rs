@@ -44,17 +44,17 @@ pub struct EmailReservation {
 
 impl EmailReservation {
     /// Returns the two limits that apply, with their scopes and keys, in the order in which they are locked.
-    pub(crate) fn limits(&self) -> [(MailScope, String, SendLimit); 2] {
+    pub(crate) fn limits(&self) -> [(EmailScope, String, SendLimit); 2] {
         [
-            (MailScope::Tenant, self.tenant_id.to_string(), self.per_tenant),
-            (MailScope::Mailbox, mailbox_of(&self.address), self.per_mailbox),
+            (EmailScope::Tenant, self.tenant_id.to_string(), self.per_tenant),
+            (EmailScope::Mailbox, mailbox_of(&self.address), self.per_mailbox),
         ]
     }
 }
 
 /// Scope of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MailScope {
+pub enum EmailScope {
     /// The tenant that emails are sent for.
     Tenant,
     /// The mailbox that emails are sent to.
@@ -67,7 +67,7 @@ pub enum ReserveResult {
     /// The email may be sent and was counted.
     Reserved,
     /// The limit of this scope allows no email before this time.
-    LimitReached(MailScope, Time),
+    LimitReached(EmailScope, Time),
 }
 
 /// Result of requesting a confirmation email.
@@ -78,7 +78,7 @@ pub enum ConfirmationRequestResult {
     /// The address is already confirmed; no email is sent.
     AlreadyConfirmed,
     /// The limit of this scope allows no email before this time.
-    LimitReached(MailScope, Time),
+    LimitReached(EmailScope, Time),
     /// There is no such tenant.
     NotFound,
 }

@@ -231,7 +231,7 @@ impl Operations for Postgres {
         after: Option<DeliveryId>,
         limit: usize,
     ) -> StoreFuture<'_, CollectProgress> {
-        Box::pin(async move { self.write(|tx| settle(tx, id, epoch, after, limit)).await })
+        Box::pin(async move { self.write(|tx| collect_results(tx, id, epoch, after, limit)).await })
     }
 
     fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
@@ -368,7 +368,7 @@ async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff),
     Ok((done, to_cancel))
 }
 
-async fn settle(
+async fn collect_results(
     tx: Tx,
     id: OperationId,
     epoch: Epoch,

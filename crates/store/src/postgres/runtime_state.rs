@@ -454,8 +454,9 @@ pub(super) async fn apply_effects<'a>(
     let mut changed = false;
     if let Some(until) = effects.pause_until {
         ensure_runtime(tx, tenant_id, webhook_id).await?;
-        let hold = "UPDATE webhook_runtime SET paused_until = $2 WHERE webhook_id = $1 AND paused_until < $2";
-        changed |= tx.execute(hold, &[&Col(webhook_id), &Col(until)]).await? == 1;
+        let set_pause =
+            "UPDATE webhook_runtime SET paused_until = $2 WHERE webhook_id = $1 AND paused_until < $2";
+        changed |= tx.execute(set_pause, &[&Col(webhook_id), &Col(until)]).await? == 1;
     }
     let mut reported = None;
     if let Some(circuit) = &effects.circuit {

@@ -36,12 +36,20 @@ pub(super) async fn prepare(way: &ServerConfig, migrate: bool) -> Result<Migrate
     let known = i64::from(known.unwrap_or_default());
     // Check without the lock first: usually there is nothing to do.
     let mut found = version(&client).await.map_err(failed)?;
+    if found == 0
+        && let Some(reason) = missing_privilege(&client).await.map_err(failed)?
+    {
+        return Err(unreachable(way, &reason));
+    }
     if found < known && migrate {
         client.batch_execute(LOCK).await.map_err(failed)?;
         if found == 0 {
             refuse_foreign(&client, way).await?;
         }
-        runner.run_async(&mut client).await.map_err(|error| unreachable(way, &error))?;
+        runner
+            .run_async(&mut client)
+            .await
+            .map_err(|error| unreachable(way, &describe_migration_error(&error)))?;
     }
     let before = found;
     found = version(&client).await.map_err(failed)?;
@@ -55,6 +63,33 @@ pub(super) async fn prepare(way: &ServerConfig, migrate: bool) -> Result<Migrate
         return Err(OpenError::OlderSchema { database: way.displayed_address.clone(), found, known });
     }
     Ok(Migrated { from: before, to: found })
+}
+
+/// Returns why this role cannot create the tables. Returns `None` if it can.
+async fn missing_privilege(client: &tokio_postgres::Client) -> Result<Option<String>, tokio_postgres::Error> {
+    const SELECT_PRIVILEGE: &str = "SELECT current_user::text, coalesce(current_schema(), '')::text,
+        coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
+    let row = client.query_one(SELECT_PRIVILEGE, &[]).await?;
+    let (role, schema, may_create): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
+    Ok((!may_create).then(|| match schema.as_str() {
+        "" => format!("the search path of the role {role} names no schema that exists"),
+        schema => format!(
+            "the role {role} may not create tables in the schema {schema}: as an administrator run GRANT CREATE ON SCHEMA \
+             {schema} TO {role}, or make the role the owner of the database"
+        ),
+    }))
+}
+
+/// Describes an error with its cause, which the message of a failed migration omits.
+fn describe_migration_error(error: &refinery::Error) -> String {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
+            return describe_error(error);
+        }
+        cause = error.source();
+    }
+    error.to_string()
 }
 
 async fn version(client: &tokio_postgres::Client) -> Result<i64, tokio_postgres::Error> {

@@ -7,10 +7,11 @@ use std::{
     fs::{File, OpenOptions},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rusqlite::{
-    Connection, OpenFlags,
+    Connection, ErrorCode, OpenFlags,
     backup::{Backup, StepResult},
 };
 
@@ -18,6 +19,12 @@ use super::schema;
 
 /// Pages of 4 KiB copied between two progress reports: about a hundredth of a second of an SSD's time.
 const PAGES_PER_STEP: i32 = 2_048;
+/// Delay after a step that found the database locked by another program.
+const LOCKED_STEP_DELAY: Duration = Duration::from_millis(50);
+/// Maximum number of consecutive steps that find the database locked: half a minute of delays.
+const MAX_LOCKED_STEPS: u32 = 600;
+/// Tables whose rows are counted.
+const COUNTED_TABLES: [&str; 2] = ["events", "deliveries"];
 
 /// Result of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +64,12 @@ pub enum BackupError {
         /// Cause of the failure.
         reason: String,
     },
-    /// The copy is damaged.
-    #[error("the copy of {} is damaged and was deleted: {reason}; check the disk, and run the backup again", path.display())]
+    /// The copy did not pass the check: usually the database itself is damaged.
+    #[error(
+        "the database {path} or its copy is damaged, and the copy was deleted: {reason}; check the database with: \
+         sqlite3 -readonly '{path}' 'PRAGMA integrity_check', and the disk",
+        path = path.display()
+    )]
     Damaged {
         /// Path of the database.
         path: PathBuf,
@@ -81,13 +92,33 @@ pub fn back_up(
         let reason = "another program created it; check database.url".into();
         return Err(BackupError::NoSource { path: source.to_owned(), reason });
     }
+    if let Some(table) = missing_table(&connection).map_err(unreadable)? {
+        let reason =
+            format!("it has no table {table}; create it by starting a server, or check database.url");
+        return Err(BackupError::NoSource { path: source.to_owned(), reason });
+    }
     let partial = PartialFile::create(target)?;
-    copy(&connection, &partial.path, &mut progress)
-        .map_err(|error| BackupError::Copy { path: source.to_owned(), reason: error.to_string() })?;
-    let report =
-        check(&partial.path).map_err(|reason| BackupError::Damaged { path: source.to_owned(), reason })?;
+    let failed = |reason: String| BackupError::Copy { path: source.to_owned(), reason };
+    let damaged = |reason: String| BackupError::Damaged { path: source.to_owned(), reason };
+    copy(&connection, &partial.path, &mut progress).map_err(|error| failed(error.to_string()))?;
+    let counts = check(&partial.path).map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => damaged(error.to_string()),
+        _ => failed(error.to_string()),
+    })?;
+    let Counts { events, deliveries } = counts.map_err(damaged)?;
+    let bytes = std::fs::metadata(&partial.path).map_err(|error| failed(error.to_string()))?.len();
     partial.finish(target)?;
-    Ok(report)
+    Ok(BackupReport { bytes, events, deliveries })
+}
+
+/// Returns the first of the counted tables that the database does not have.
+fn missing_table(connection: &Connection) -> rusqlite::Result<Option<&'static str>> {
+    for table in COUNTED_TABLES {
+        if !connection.table_exists(None, table)? {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens the database for reads. The file must exist.
@@ -107,6 +138,7 @@ fn copy(source: &Connection, target: &Path, progress: &mut impl FnMut(u64, u64))
     // The file is synced once when it is complete.
     copy.execute_batch("PRAGMA synchronous = OFF;")?;
     let backup = Backup::new(source, &mut copy)?;
+    let mut locked_steps = 0;
     loop {
         let result = backup.step(PAGES_PER_STEP)?;
         let counts = backup.progress();
@@ -114,9 +146,16 @@ fn copy(source: &Connection, target: &Path, progress: &mut impl FnMut(u64, u64))
         progress(u64::from(total.saturating_sub(remaining)), u64::from(total));
         match result {
             StepResult::Done => break,
-            StepResult::More => {}
-            // Another program holds a lock for a moment.
-            _ => std::thread::sleep(std::time::Duration::from_millis(50)),
+            StepResult::More => locked_steps = 0,
+            _ if locked_steps < MAX_LOCKED_STEPS => {
+                locked_steps += 1;
+                std::thread::sleep(LOCKED_STEP_DELAY);
+            }
+            _ => {
+                let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+                let reason = "another program keeps the database locked; end it, and run the backup again";
+                return Err(rusqlite::Error::SqliteFailure(busy, Some(reason.into())));
+            }
         }
     }
     drop(backup);
@@ -125,23 +164,29 @@ fn copy(source: &Connection, target: &Path, progress: &mut impl FnMut(u64, u64))
     copy.close().map_err(|(_, error)| error)
 }
 
-/// Checks the copy: every page, every index, and the numbers of rows.
-fn check(path: &Path) -> Result<BackupReport, String> {
-    let read = || -> rusqlite::Result<(String, u64, u64)> {
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        let findings = connection.query_row("PRAGMA integrity_check(1)", (), |row| row.get(0))?;
-        let count = |table: &str| {
-            connection.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| row.get::<_, i64>(0))
-        };
-        Ok((findings, count("events")?.unsigned_abs(), count("deliveries")?.unsigned_abs()))
-    };
-    let (findings, events, deliveries) = read().map_err(|error| error.to_string())?;
-    if findings != "ok" {
-        return Err(findings);
-    }
-    let bytes = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-    Ok(BackupReport { bytes, events, deliveries })
+/// Numbers of rows in a copy.
+#[derive(Debug)]
+struct Counts {
+    events: u64,
+    deliveries: u64,
 }
+
+/// Checks the copy: every page, every index, and the numbers of rows. Returns the first finding if it is damaged.
+fn check(path: &Path) -> rusqlite::Result<Result<Counts, String>> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let finding: String = connection.query_row("PRAGMA integrity_check(1)", (), |row| row.get(0))?;
+    if finding != "ok" {
+        return Ok(Err(finding));
+    }
+    let count = |table: &str| {
+        let count = format!("SELECT count(*) FROM {table}");
+        connection.query_row(&count, (), |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+    };
+    let [events, deliveries] = COUNTED_TABLES;
+    Ok(Ok(Counts { events: count(events)?, deliveries: count(deliveries)? }))
+}
+
+const TARGET_EXISTS: &str = "the file exists; name a new file, or delete it first";
 
 /// File that is written, which is deleted unless it is finished.
 struct PartialFile {
@@ -156,7 +201,7 @@ impl PartialFile {
             return Err(failed(target, "it is a folder; name a file in it".into()));
         }
         if target.exists() {
-            return Err(failed(target, "the file exists; name a new file, or delete it first".into()));
+            return Err(failed(target, TARGET_EXISTS.into()));
         }
         let path = target.with_added_extension("partial");
         let mut options = OpenOptions::new();
@@ -173,19 +218,39 @@ impl PartialFile {
         }
     }
 
-    /// Syncs the file and gives it its name.
+    /// Syncs the file and gives it its name, unless a file of that name was created in the meantime.
     fn finish(self, target: &Path) -> Result<(), BackupError> {
-        let finish = || {
-            File::open(&self.path)?.sync_all()?;
-            std::fs::rename(&self.path, target)?;
-            let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        finish().map_err(|error: io::Error| BackupError::Target {
-            path: target.to_owned(),
-            reason: error.to_string(),
+        let failed = |reason: String| BackupError::Target { path: target.to_owned(), reason };
+        File::open(&self.path).and_then(|file| file.sync_all()).map_err(|error| failed(error.to_string()))?;
+        name_new(&self.path, target).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => failed(TARGET_EXISTS.into()),
+            _ => failed(error.to_string()),
+        })?;
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| {
+            // The name could be lost in a power failure, so this is not a backup.
+            let _ = std::fs::remove_file(target);
+            failed(error.to_string())
         })
     }
+}
+
+/// Renames a file. Unlike `std::fs::rename`, fails if the target exists.
+fn name_new(path: &Path, target: &Path) -> io::Result<()> {
+    match std::fs::hard_link(path, target) {
+        Ok(()) => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) => reserve_and_rename(path, target),
+    }
+}
+
+/// Renames a file on a file system without hard links: an empty file reserves the name, and is replaced.
+fn reserve_and_rename(path: &Path, target: &Path) -> io::Result<()> {
+    File::create_new(target)?;
+    std::fs::rename(path, target).inspect_err(|_| {
+        let _ = std::fs::remove_file(target);
+    })
 }
 
 impl Drop for PartialFile {
@@ -285,11 +350,68 @@ mod tests {
             )
             .unwrap();
         drop(connection);
-        assert_eq!(check(&path).unwrap().events, 5_000);
+        assert_eq!(check(&path).unwrap().unwrap().events, 5_000);
         let mut bytes = std::fs::read(&path).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle..middle + 8_192].fill(0x5a);
         std::fs::write(&path, bytes).unwrap();
-        assert!(check(&path).is_err());
+        assert!(check(&path).is_err() || check(&path).unwrap().is_err());
+    }
+
+    #[test]
+    fn damaged_database_is_named_with_the_command_to_check_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = database(folder.path());
+        let connection = connect(&path).unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE filler (a); CREATE INDEX by_a ON filler (a);
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+                 INSERT INTO filler SELECT i FROM n;
+                 PRAGMA wal_checkpoint(TRUNCATE);",
+            )
+            .unwrap();
+        drop(connection);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let near_the_end = bytes.len() - 20_480;
+        bytes[near_the_end..near_the_end + 8_192].fill(0x5a);
+        std::fs::write(&path, bytes).unwrap();
+        let target = folder.path().join("copy.db");
+        let error = back_up(&path, &target, |_, _| {}).unwrap_err();
+        assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains("'PRAGMA integrity_check'"), "{error}");
+        assert_eq!((target.exists(), target.with_added_extension("partial").exists()), (false, false));
+    }
+
+    #[test]
+    fn database_without_its_tables_is_not_called_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = database(folder.path());
+        connect(&path)
+            .unwrap()
+            .execute_batch("PRAGMA foreign_keys = OFF; ALTER TABLE deliveries RENAME TO gone")
+            .unwrap();
+        let error = back_up(&path, &folder.path().join("copy.db"), |_, _| {}).unwrap_err();
+        assert!(matches!(error, BackupError::NoSource { .. }), "{error}");
+        assert!(error.to_string().contains("it has no table deliveries"), "{error}");
+    }
+
+    #[test]
+    fn file_created_during_the_copy_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (database(folder.path()), folder.path().join("copy.db"));
+        let error = back_up(&path, &target, |_, _| std::fs::write(&target, "mine").unwrap()).unwrap_err();
+        assert!(error.to_string().contains("name a new file"), "{error}");
+        assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+        assert!(!target.with_added_extension("partial").exists());
+        // Without hard links, the same holds.
+        let copy = folder.path().join("copy");
+        std::fs::write(&copy, "copy").unwrap();
+        let error = reserve_and_rename(&copy, &target).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+        std::fs::remove_file(&target).unwrap();
+        reserve_and_rename(&copy, &target).unwrap();
+        assert_eq!((std::fs::read(&target).unwrap(), copy.exists()), (b"copy".to_vec(), false));
     }
 }

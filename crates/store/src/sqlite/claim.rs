@@ -21,7 +21,7 @@ use crate::{
 
 const SELECT_DUE_LANES: &str = "SELECT webhook_id, lane, wake_at FROM lanes l
      WHERE pool = ?1 AND claimed_by IS NULL AND wake_at <= ?2
-         AND NOT EXISTS (SELECT 1 FROM webhook_assignments h WHERE h.webhook_id = l.webhook_id AND h.epoch <> ?4)
+         AND NOT EXISTS (SELECT 1 FROM webhook_assignments a WHERE a.webhook_id = l.webhook_id AND a.epoch <> ?4)
      ORDER BY wake_at LIMIT ?3";
 const SELECT_NEXT_WAKE: &str =
     "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND claimed_by IS NULL AND wake_at > ?2";

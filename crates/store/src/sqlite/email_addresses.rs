@@ -12,7 +12,7 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    ConfirmationRequestResult, EmailAddress, EmailAddresses, EmailReservation, MailScope, ReserveResult,
+    ConfirmationRequestResult, EmailAddress, EmailAddresses, EmailReservation, EmailScope, ReserveResult,
     StoreFuture,
 };
 
@@ -155,7 +155,7 @@ impl EmailAddresses for Sqlite {
     }
 }
 
-type UsageKey = (Col<MailScope>, String, Col<redrive_core::notification::mail_limit::MailPurpose>);
+type UsageKey = (Col<EmailScope>, String, Col<redrive_core::notification::mail_limit::MailPurpose>);
 
 fn find(
     connection: &Connection,

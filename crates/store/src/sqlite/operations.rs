@@ -175,7 +175,7 @@ impl Operations for Sqlite {
 
     fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult> {
         self.write(move |transaction| {
-            if !is_held(transaction, &step)? {
+            if !is_claimed(transaction, &step)? {
                 return Ok(StepResult::ClaimLost);
             }
             let (mut done, mut to_cancel) = (0, Vec::new());
@@ -213,7 +213,7 @@ impl Operations for Sqlite {
         after: Option<DeliveryId>,
         limit: usize,
     ) -> StoreFuture<'_, CollectProgress> {
-        self.write(move |transaction| settle(transaction, id, epoch, after, limit))
+        self.write(move |transaction| collect_results(transaction, id, epoch, after, limit))
     }
 
     fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()> {
@@ -256,7 +256,7 @@ impl Operations for Sqlite {
     }
 }
 
-fn is_held(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Result<bool> {
+fn is_claimed(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached(
             "SELECT 1 FROM operations WHERE id = ? AND tenant_id = ? AND claimed_by = ? AND state = 'running'",
@@ -318,7 +318,7 @@ fn follow(transaction: &Transaction<'_>, id: OperationId, delivery_id: DeliveryI
     Ok(())
 }
 
-fn settle(
+fn collect_results(
     transaction: &Transaction<'_>,
     id: OperationId,
     epoch: Epoch,

@@ -50,7 +50,7 @@ enum Write {
     Publish(NewEvent, Completion<PublishResult>),
     Record(Arc<OutcomeRecord>, Completion<RecordResult>),
     /// Marks a delivery as about to be sent; after a crash there may be thousands of these concurrently.
-    Mark(Epoch, DeliveryId, Completion<bool>),
+    MarkSending(Epoch, DeliveryId, Completion<bool>),
     /// Claims due deliveries; with many retries there are hundreds of claims per second.
     Claim(Claiming, Completion<Option<Vec<LaneClaim>>>),
 }
@@ -68,7 +68,7 @@ impl BatchItem for Write {
         match self {
             Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.memory_bytes()),
             Self::Record(..) => (3, 512),
-            Self::Mark(..) => (1, 64),
+            Self::MarkSending(..) => (1, 64),
             // The caller limits the number of claimed deliveries.
             Self::Claim(claiming, _) => {
                 let capacities = claiming.lanes.iter().map(|lane| lane.max_deliveries);
@@ -129,7 +129,7 @@ impl Writer {
     }
 
     pub(super) fn mark_sending(&self, epoch: Epoch, delivery_id: DeliveryId, done: Completion<bool>) {
-        self.submit(Write::Mark(epoch, delivery_id, done));
+        self.submit(Write::MarkSending(epoch, delivery_id, done));
     }
 
     pub(super) fn claim(&self, claiming: Claiming, done: Completion<Option<Vec<LaneClaim>>>) {
@@ -296,9 +296,9 @@ fn take_refused(batch: &mut Vec<Write>) -> Vec<Write> {
         Write::Publish(new, _) => Some(new),
         _ => None,
     });
-    let mut is_refused = batch::find_refused(publishes).into_iter();
+    let mut refusals = batch::find_refused(publishes).into_iter();
     let is_refused =
-        |write: &mut Write| matches!(write, Write::Publish(..)) && is_refused.next().unwrap_or(false);
+        |write: &mut Write| matches!(write, Write::Publish(..)) && refusals.next().unwrap_or(false);
     batch.extract_if(.., is_refused).collect()
 }
 
@@ -321,7 +321,7 @@ fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<WriteRes
                 Write::Record(outcome, _) => {
                     WriteResult::Recorded(record::record_outcome(transaction, outcome, &mut reported)?)
                 }
-                Write::Mark(epoch, delivery_id, _) => {
+                Write::MarkSending(epoch, delivery_id, _) => {
                     WriteResult::Marked(claim::mark_sending(transaction, *epoch, *delivery_id)?)
                 }
                 Write::Claim(claiming, _) => WriteResult::Claimed(claim::claim_lanes(transaction, claiming)?),
@@ -348,13 +348,13 @@ fn finish(write: Write, result: Result<WriteResult, StoreError>) {
     match (write, result) {
         (Write::Publish(_, done), Ok(WriteResult::Published(published))) => complete(done, Ok(published)),
         (Write::Record(_, done), Ok(WriteResult::Recorded(recorded))) => complete(done, Ok(recorded)),
-        (Write::Mark(_, _, done), Ok(WriteResult::Marked(marked))) => complete(done, Ok(marked)),
+        (Write::MarkSending(_, _, done), Ok(WriteResult::Marked(marked))) => complete(done, Ok(marked)),
         (Write::Claim(_, done), Ok(WriteResult::Claimed(claimed))) => complete(done, Ok(claimed)),
         (Write::Publish(_, done), Err(error)) => complete(done, Err(error)),
         (Write::Record(_, done), Err(error)) => complete(done, Err(error)),
-        (Write::Mark(_, _, done), Err(error)) => complete(done, Err(error)),
+        (Write::MarkSending(_, _, done), Err(error)) => complete(done, Err(error)),
         (Write::Claim(_, done), Err(error)) => complete(done, Err(error)),
-        (Write::Publish(..) | Write::Record(..) | Write::Mark(..) | Write::Claim(..), Ok(_)) => {
+        (Write::Publish(..) | Write::Record(..) | Write::MarkSending(..) | Write::Claim(..), Ok(_)) => {
             unreachable!("a write returns a result of its own type")
         }
     }

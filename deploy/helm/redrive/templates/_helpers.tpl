@@ -35,6 +35,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- required "database.url is required with mode=cluster: postgres://USER@HOST:PORT/DATABASE, without the password" .Values.database.url -}}
 {{- end -}}
 
+{{/* Ports of the cluster's servers, separated by commas: those in the URLs, or the defaults of their schemes, and storePorts. */}}
+{{- define "redrive.storePorts" -}}
+{{- $defaults := dict "postgres" "5432" "postgresql" "5432" "redis" "6379" "rediss" "6379" "amqp" "5672" "amqps" "5671" -}}
+{{- $ports := list -}}
+{{- range list (include "redrive.databaseUrl" .) .Values.redis.url .Values.amqp.url -}}
+{{- with . -}}
+{{- $default := get $defaults (splitList "://" . | first) -}}
+{{- $servers := regexReplaceAll "[/?].*$" (regexReplaceAll "^[a-z]+://([^/@]*@)?" . "") "" -}}
+{{- range splitList "," $servers -}}
+{{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default $default) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.networkPolicy.storePorts -}}
+{{- $ports = append $ports (. | toString) -}}
+{{- end -}}
+{{- join "," $ports -}}
+{{- end -}}
+
 {{- define "redrive.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532

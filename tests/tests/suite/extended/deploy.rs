@@ -67,14 +67,16 @@ fn release_files_lead_to_a_verified_delivery() {
 #[test]
 fn tag_of_another_version_is_rejected() {
     let version = env!("CARGO_PKG_VERSION");
-    run("release", &["--check-tag", &format!("v{version}")]);
-    let other = Command::new(deploy().join("release")).args(["--check-tag", "v99.0.0"]).output().unwrap();
-    assert!(!other.status.success());
-    let message = String::from_utf8_lossy(&other.stderr);
-    assert!(
-        message.contains(&format!("the tag is v99.0.0, and Cargo.toml has version {version}")),
-        "{message}"
-    );
+    run("release", &["--check-version", &format!("v{version}")]);
+    for check in ["--check-version", "--check-tag"] {
+        let other = Command::new(deploy().join("release")).args([check, "v99.0.0"]).output().unwrap();
+        assert!(!other.status.success());
+        let message = String::from_utf8_lossy(&other.stderr);
+        assert!(
+            message.contains(&format!("the tag is v99.0.0, and Cargo.toml has version {version}")),
+            "{message}"
+        );
+    }
 }
 
 /// The settings of `compose/cluster.toml` and the permissions of `compose/cluster.yml`, with other addresses and another

@@ -102,8 +102,8 @@ mod extended {
 
         // Only this test's server is killed, not those of other tests.
         let crash = placed("crash");
-        assert!(crash.contains("$(pgrep -x redrive)"), "{crash}");
-        let output = shell.run(&crash.replace("$(pgrep -x redrive)", &redrive.pid().to_string()));
+        assert!(crash.contains("$(pgrep -nx redrive)"), "{crash}");
+        let output = shell.run(&crash.replace("$(pgrep -nx redrive)", &redrive.pid().to_string()));
         assert!(output.lines().any(|line| line.trim() == "202"), "the batch was acknowledged: {output}");
         assert_eq!(
             block(&blocks, "again"),

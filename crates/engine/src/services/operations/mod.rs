@@ -50,7 +50,7 @@ pub(crate) struct OperationRunner {
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) stop: CancellationToken,
     /// Operations claimed by this node, each with whether it still queues deliveries.
-    pub(crate) held: Mutex<BTreeMap<OperationId, bool>>,
+    pub(crate) claimed: Mutex<BTreeMap<OperationId, bool>>,
 }
 
 /// Result of a dry run.
@@ -81,7 +81,7 @@ pub enum OperationActionError {
 impl OperationRunner {
     /// Records whether an operation still queues deliveries or only waits for them to end.
     fn set_running(&self, id: OperationId, at_work: bool) {
-        let before = self.held.lock().insert(id, at_work);
+        let before = self.claimed.lock().insert(id, at_work);
         if before == Some(true) && !at_work {
             self.wakeups.operations.notify_one();
         }
@@ -189,16 +189,16 @@ impl OperationRunner {
     }
 
     async fn claim_operations(self: &Arc<Self>) -> Result<(), StoreError> {
-        let (held, at_work): (Vec<_>, usize) = {
-            let held = self.held.lock();
-            (held.keys().copied().collect(), held.values().filter(|at_work| **at_work).count())
+        let (claimed, at_work): (Vec<_>, usize) = {
+            let claimed = self.claimed.lock();
+            (claimed.keys().copied().collect(), claimed.values().filter(|at_work| **at_work).count())
         };
-        let capacity = MAX_RUNNING.saturating_sub(at_work).min(MAX_SETTLING.saturating_sub(held.len()));
+        let capacity = MAX_RUNNING.saturating_sub(at_work).min(MAX_SETTLING.saturating_sub(claimed.len()));
         if capacity == 0 {
             return Ok(());
         }
         let (epoch, now) = (self.membership.current_epoch().epoch, self.clock.now());
-        for operation in self.operations.claim_operations(epoch, held, now, capacity).await? {
+        for operation in self.operations.claim_operations(epoch, claimed, now, capacity).await? {
             self.set_running(operation.id, operation.state == OperationState::Running);
             tokio::spawn(self.clone().run_claimed(operation));
         }
@@ -217,7 +217,7 @@ impl OperationRunner {
     }
 }
 
-/// Entry in `held`. Dropped when the run ends, also by a panic; then the operation can be claimed again.
+/// Entry in `claimed`. Dropped when the run ends, also by a panic; then the operation can be claimed again.
 struct HeldOperation<'a> {
     runner: &'a OperationRunner,
     id: OperationId,
@@ -225,7 +225,7 @@ struct HeldOperation<'a> {
 
 impl Drop for HeldOperation<'_> {
     fn drop(&mut self) {
-        self.runner.held.lock().remove(&self.id);
+        self.runner.claimed.lock().remove(&self.id);
         // After a panic the operation waits for the next poll, so that it cannot fail in a tight loop.
         if !std::thread::panicking() {
             self.runner.wakeups.operations.notify_one();

@@ -69,7 +69,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     config.validate(Profile::Dev)?;
     // After the check, which refuses every other address.
     config.server.listen = args.listen.clone();
-    let demo = Demo { rate: args.rate, data: folder.describe() };
+    let demo = Demo { rate: args.rate, data: folder.describe(), allow_remote: args.allow_remote };
     run::run(Start { config, profile: Profile::Dev, reread: None, demo: Some(demo) })
 }
 
@@ -78,9 +78,16 @@ pub(super) struct Demo {
     rate: u32,
     /// Description of the location of the data and whether it is kept.
     data: String,
+    /// Whether it may listen on other addresses than loopback.
+    allow_remote: bool,
 }
 
 impl Demo {
+    /// Returns whether it may listen on other addresses than loopback.
+    pub(super) fn allows_remote(&self) -> bool {
+        self.allow_remote
+    }
+
     /// Returns the banner printed at startup.
     pub(super) fn banner(&self) -> String {
         format!(

@@ -1,8 +1,8 @@
 //! Checks of this machine: the listen address, limits of open files, folders, disk space, the clock and name resolution.
 
 use std::{
-    fs::Metadata,
-    net::TcpListener,
+    fs::{File, Metadata},
+    io::Read,
     os::unix::fs::MetadataExt,
     path::Path,
     time::{Duration, SystemTime},
@@ -18,11 +18,14 @@ use rustix::{
 
 use super::{CliError, Finding, MAX_CLOCK_DIFFERENCE_SECONDS};
 use crate::{
-    cli::{creation::shown_path, remote::Remote},
-    config::{Backend, Config},
+    cli::{check::try_listen, creation::shown_path, remote::Remote},
+    config::{Backend, Config, Profile},
     files::{check_folder, folder_of, nearest_existing},
+    shell::shell_word,
 };
 
+/// First bytes of every SQLite database.
+const SQLITE_HEADER: &[u8; 16] = b"SQLite format 3\0";
 /// Open files beside those of API connections and requests: the store, the log, listeners, brokers.
 const OTHER_OPEN_FILES: u64 = 200;
 /// Time for the server that listens to respond.
@@ -34,8 +37,8 @@ const MIN_FREE_BYTES: u64 = 1 << 30;
 const NETWORK_FILE_SYSTEMS: [(i64, &str); 4] =
     [(0x6969, "NFS"), (0x517b, "SMB"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB2")];
 
-pub(super) async fn check(config: &Config) -> Result<Vec<Finding>, CliError> {
-    let mut findings = vec![check_listen_address(config).await, check_open_files(config)];
+pub(super) async fn check(config: &Config, profile: Profile) -> Result<Vec<Finding>, CliError> {
+    let mut findings = vec![check_listen_address(config, profile).await, check_open_files(config)];
     if let Backend::Sqlite(path) = config.database.backend()? {
         findings.push(check_database_folder(&path));
         findings.extend(check_database_file(&path));
@@ -45,20 +48,26 @@ pub(super) async fn check(config: &Config) -> Result<Vec<Finding>, CliError> {
     Ok(findings)
 }
 
-async fn check_listen_address(config: &Config) -> Finding {
+async fn check_listen_address(config: &Config, profile: Profile) -> Finding {
     let address = &config.server.listen;
-    let bound = address.resolve().and_then(|addresses| TcpListener::bind(&addresses[..]));
-    match bound {
-        Ok(_) => Finding::ok("listen", format!("{address} is free")),
+    match try_listen(config, profile) {
+        Ok(()) => Finding::ok("listen", format!("{address} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => match runs_redrive(config).await {
             true => Finding::ok("listen", format!("a running Redrive listens on {address}")),
-            false => Finding::warning(
+            false => Finding::critical(
                 "listen",
                 format!(
                     "{address} is in use by another program; stop it, or set server.listen to a free port"
                 ),
             ),
         },
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Finding::critical(
+            "listen",
+            format!(
+                "cannot listen on {address}: {error}; ports below 1024 need CAP_NET_BIND_SERVICE: set server.listen to a \
+                 higher port, or give the service that capability"
+            ),
+        ),
         Err(error) => Finding::critical(
             "listen",
             format!(
@@ -87,7 +96,7 @@ fn check_open_files(config: &Config) -> Finding {
                  delivery.max_in_flight allow; raise it (LimitNOFILE in systemd, ulimit -n in a shell), or lower them"
             ),
         ),
-        Some(limit) => Finding::ok("open files", format!("limit {limit}, at most {needed} needed")),
+        Some(limit) => Finding::ok("open files", format!("limit {limit}, about {needed} needed")),
         None => Finding::ok("open files", "no limit"),
     }
 }
@@ -115,6 +124,10 @@ fn check_database_folder(database: &Path) -> Finding {
 /// Checks the owner and the permissions of the database, and the clock against its last change.
 fn check_database_file(database: &Path) -> Vec<Finding> {
     let Ok(file) = std::fs::metadata(database) else { return Vec::new() };
+    // Another file, or a folder, is reported as an unusable database; changing its permissions could break other programs.
+    if !is_sqlite_file(database) {
+        return Vec::new();
+    }
     let shown = shown_path(database);
     let mut findings = Vec::new();
     if file.uid() != geteuid().as_raw() {
@@ -131,11 +144,20 @@ fn check_database_file(database: &Path) -> Vec<Finding> {
         0 => Finding::ok("permissions", format!("{shown} is not accessible to all users")),
         _ => Finding::warning(
             "permissions",
-            format!("{shown} contains payloads and is accessible to all users of this machine; run: chmod 600 {shown}"),
+            format!(
+                "{shown} contains payloads and is accessible to all users of this machine; run: chmod 600 {}",
+                shell_word(&shown)
+            ),
         ),
     });
     findings.extend(check_clock(&file, Clock::system().now()));
     findings
+}
+
+/// Returns whether a file begins like an SQLite database.
+fn is_sqlite_file(path: &Path) -> bool {
+    let mut head = [0; SQLITE_HEADER.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *SQLITE_HEADER
 }
 
 /// Compares the clock with the last change of a file, which is not in the future unless the clock was set back.
@@ -163,7 +185,10 @@ fn check_disk(database: &Path) -> Vec<Finding> {
         Ok(space) => describe_space(space.f_bavail.saturating_mul(space.f_frsize), &shown),
         Err(error) => Finding::warning(
             "disk",
-            format!("the free space in {shown} is unknown ({error}); check it with: df -h {shown}"),
+            format!(
+                "the free space in {shown} is unknown ({error}); check it with: df -h {}",
+                shell_word(&shown)
+            ),
         ),
     });
     if let Ok(system) = statfs(existing) {
@@ -218,10 +243,10 @@ fn check_name_servers(config: &Config) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{net::TcpListener, os::unix::fs::PermissionsExt};
 
     use super::*;
-    use crate::{cli::doctor::Level, config::Profile};
+    use crate::cli::doctor::Level;
 
     fn found<'a>(findings: &'a [Finding], subject: &str) -> &'a Finding {
         findings
@@ -241,7 +266,7 @@ mod tests {
     async fn new_installation_has_no_findings_and_nothing_is_created() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("a/b/redrive.db");
-        let findings = check(&config_at(&database)).await.unwrap();
+        let findings = check(&config_at(&database), Profile::Serve).await.unwrap();
         for subject in ["listen", "folder"] {
             assert_eq!(found(&findings, subject).level, Level::Ok, "{findings:?}");
         }
@@ -259,12 +284,12 @@ mod tests {
         std::thread::spawn(move || taken.incoming().for_each(drop));
         let mut config = config_at(&folder.path().join("redrive.db"));
         config.server.listen = address.into();
-        let finding = check_listen_address(&config).await;
-        assert_eq!(finding.level, Level::Warning);
+        let finding = check_listen_address(&config, Profile::Serve).await;
+        assert_eq!(finding.level, Level::Critical);
         assert!(finding.text.contains("stop it, or set server.listen"), "{finding:?}");
         for elsewhere in ["192.0.2.1:80", "no-such-host.invalid:80"] {
             config.server.listen = elsewhere.parse().unwrap();
-            let finding = check_listen_address(&config).await;
+            let finding = check_listen_address(&config, Profile::Serve).await;
             assert_eq!(finding.level, Level::Critical, "{finding:?}");
             assert!(finding.text.contains(elsewhere), "{finding:?}");
         }
@@ -274,7 +299,8 @@ mod tests {
     async fn folder_that_is_a_file_is_critical() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("file"), "").unwrap();
-        let findings = check(&config_at(&folder.path().join("file/redrive.db"))).await.unwrap();
+        let findings =
+            check(&config_at(&folder.path().join("file/redrive.db")), Profile::Serve).await.unwrap();
         let finding = found(&findings, "folder");
         assert_eq!(finding.level, Level::Critical);
         assert!(finding.text.contains("not a directory") && finding.text.contains("chown"), "{finding:?}");
@@ -283,14 +309,16 @@ mod tests {
     #[test]
     fn permissions_of_the_database_are_checked() {
         let folder = tempfile::tempdir().unwrap();
-        let database = folder.path().join("redrive.db");
-        std::fs::write(&database, "").unwrap();
+        let database = folder.path().join("my redrive.db");
+        std::fs::write(&database, SQLITE_HEADER).unwrap();
+        assert!(check_database_file(folder.path()).is_empty(), "a folder is no database");
+        let command = format!("run: chmod 600 '{}'", database.display());
         for (mode, level) in [(0o600, Level::Ok), (0o640, Level::Ok), (0o644, Level::Warning)] {
             std::fs::set_permissions(&database, std::fs::Permissions::from_mode(mode)).unwrap();
             let findings = check_database_file(&database);
             let finding = found(&findings, "permissions");
             assert_eq!(finding.level, level, "{mode:o}: {finding:?}");
-            assert!(level == Level::Ok || finding.text.contains("run: chmod 600"), "{finding:?}");
+            assert!(level == Level::Ok || finding.text.ends_with(&command), "{finding:?}");
         }
     }
 

@@ -8,8 +8,10 @@ use std::{fmt::Display, io::Write, process::ExitCode};
 
 use clap::Args;
 
-use super::{CliError, RunArgs, block_on, status::UNKNOWN};
-use crate::config::Profile;
+use redrive_store::sqlite::Inspection;
+
+use super::{CliError, RunArgs, block_on, check, status::UNKNOWN};
+use crate::config::{Backend, Profile};
 
 #[derive(Args)]
 pub(super) struct DoctorArgs {
@@ -78,13 +80,19 @@ async fn examine(args: &DoctorArgs) -> Result<Vec<Finding>, CliError> {
         // Nothing else can be checked without settings.
         Err(error) => return Ok(vec![Finding::critical("configuration", error)]),
     };
-    let mut findings = match super::run::check(&config, profile) {
-        // The notes are about what is checked below: the database server and the port.
-        Ok(_) => vec![Finding::ok("configuration", "valid")],
+    let file = match config.database.backend()? {
+        Backend::Sqlite(path) => Some(check::inspect(&path)),
+        Backend::Postgres(_) => None,
+    };
+    let new = Inspection::default();
+    let found = file.as_ref().and_then(|inspected| inspected.as_ref().ok());
+    let found = found.map(|found| found.as_ref().unwrap_or(&new));
+    let mut findings = match check::check_settings(&config, profile, found) {
+        Ok(()) => vec![Finding::ok("configuration", "valid")],
         Err(error) => vec![Finding::critical("configuration", error)],
     };
-    findings.extend(machine::check(&config).await?);
-    findings.extend(servers::check(&config, profile).await?);
+    findings.extend(machine::check(&config, profile).await?);
+    findings.extend(servers::check(&config, profile, file).await?);
     Ok(findings)
 }
 

@@ -1,19 +1,32 @@
 //! Checks of the configured servers: the database, Redis, RabbitMQ and the SMTP server.
 
+use std::time::Duration;
+
 use redrive_core::maintenance::durability::Durability;
 use redrive_engine::{check_redis, clock::Clock};
-use redrive_store::{OpenError, Store};
+use redrive_store::{OpenError, Store, sqlite::Inspection};
 
 use super::{CliError, Finding, MAX_CLOCK_DIFFERENCE_SECONDS};
 use crate::{
     app::KeyCache,
     cli::run::no_admin_key,
     config::{Backend, Config, Profile},
+    files::{check_folder, folder_of},
     mail, store, vault,
 };
 
-pub(super) async fn check(config: &Config, profile: Profile) -> Result<Vec<Finding>, CliError> {
-    let mut findings = check_database(config, profile).await?;
+/// Time for RabbitMQ to close a connection that was only opened for a check.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Result of the inspection of the database file. `None` with PostgreSQL.
+pub(super) type InspectedFile = Option<Result<Option<Inspection>, CliError>>;
+
+pub(super) async fn check(
+    config: &Config,
+    profile: Profile,
+    file: InspectedFile,
+) -> Result<Vec<Finding>, CliError> {
+    let mut findings = check_database(config, profile, file).await?;
     if let Some(settings) = config.redis.settings()? {
         findings.push(match check_redis(&settings).await {
             Ok(()) => Finding::ok("redis", "reachable, and its scripts run"),
@@ -43,7 +56,8 @@ pub(super) async fn check(config: &Config, profile: Profile) -> Result<Vec<Findi
 async fn check_broker(broker: &redrive_engine::amqp::Broker, setting: &str) -> Finding {
     match broker.connect("doctor").await {
         Ok(connection) => {
-            let _ = connection.close(200, "checked".into()).await;
+            let closed = connection.close(200, "checked".into());
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
             Finding::ok("rabbitmq", format!("{} is reachable", broker.address()))
         }
         Err(error) => Finding::critical(
@@ -53,16 +67,22 @@ async fn check_broker(broker: &redrive_engine::amqp::Broker, setting: &str) -> F
     }
 }
 
-async fn check_database(config: &Config, profile: Profile) -> Result<Vec<Finding>, CliError> {
+async fn check_database(
+    config: &Config,
+    profile: Profile,
+    file: InspectedFile,
+) -> Result<Vec<Finding>, CliError> {
     let mut backend = config.database.backend()?;
-    if let Backend::Sqlite(path) = &backend {
-        return Ok(match redrive_store::sqlite::inspect(path) {
+    if let (Backend::Sqlite(path), Some(inspected)) = (&backend, file) {
+        return Ok(match inspected {
             // The check of the folder tells that it does not exist.
             Ok(None) => Vec::new(),
             Ok(Some(found)) => vec![Finding::ok(
                 "database",
                 format!("{} has schema version {}", path.display(), found.schema_version),
             )],
+            // The check of the folder reports it.
+            Err(_) if check_folder(folder_of(path)).is_err() => Vec::new(),
             Err(error) => vec![Finding::critical("database", error)],
         });
     }

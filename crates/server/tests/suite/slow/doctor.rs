@@ -119,6 +119,8 @@ async fn broken_settings_are_critical_and_name_the_remedy() {
         let found = doctor(folder.path(), &[(name, value.to_owned())]).await;
         assert_eq!(found.code, Some(2), "{name}={value}: {}", found.text);
         found.expect(subject, "critical", expected);
+        let critical = found.text.lines().filter(|line| line.starts_with("critical ")).count();
+        assert_eq!(critical, 1, "{name}={value} is reported once: {}", found.text);
     }
 }
 
@@ -170,6 +172,8 @@ async fn wrong_and_unreachable_servers_are_critical() {
     let (postgres, redis, vhost) = tokio::join!(Postgres::start(), Redis::start(), RabbitMq::shared());
     let smtp = Smtp::start_with(Protection::StartTls, Some(("user", "right")));
     let wrong_database = format!("{}_missing", postgres.url());
+    postgres.execute("CREATE ROLE limited LOGIN").await;
+    let wrong_role = postgres.url().replacen("//redrive@", "//limited@", 1);
     let wrong_redis = redis.add_user("limited", "secret", &["-@all", "+ping"]).await;
     let wrong_vhost = format!("{}_missing", vhost.url());
     let unresolvable = "no-such-host.invalid";
@@ -182,6 +186,7 @@ async fn wrong_and_unreachable_servers_are_critical() {
         ),
         ("REDRIVE_DATABASE_URL", format!("postgres://redrive@{unresolvable}/x"), "database", unresolvable),
         ("REDRIVE_DATABASE_URL", wrong_database, "database", "redrive_missing"),
+        ("REDRIVE_DATABASE_URL", wrong_role, "database", "GRANT CREATE ON SCHEMA public TO limited"),
         ("REDRIVE_REDIS_URL", "redis://127.0.0.1:1".to_owned(), "redis", "check redis.url"),
         ("REDRIVE_REDIS_URL", format!("redis://{unresolvable}"), "redis", unresolvable),
         ("REDRIVE_REDIS_URL", wrong_redis, "redis", "check redis.url"),
