@@ -246,6 +246,9 @@ impl WebhookInput {
         put(&mut spec.description, &self.description);
         put(&mut spec.payload_format, &self.payload_format);
         put(&mut spec.signature, &self.signature);
+        if let Some(Some(retry)) = &self.retry_config {
+            retry.check_combination()?;
+        }
         put(&mut spec.retry_config, &self.retry_config.clone().map(Option::unwrap_or_default));
         put(
             &mut spec.circuit_breaker_config,
