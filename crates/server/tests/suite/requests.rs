@@ -53,3 +53,35 @@ async fn exponential_retry_settings_replace_the_default_schedule() {
         assert_refused(&response, field, mentions);
     }
 }
+
+#[tokio::test]
+async fn date_is_accepted_wherever_a_time_is() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.post("/v1/webhooks", webhook(&json!({}))).await.expect(201);
+    let event = api.publish("order.created", json!({})).await;
+    let today = &event["timestamp"].as_str().unwrap()[..10];
+    for listing in ["events", "deliveries", "audit-log"] {
+        let count = async |query: &str| {
+            let path = format!("/v1/{listing}?{query}");
+            api.get(&path).await.expect(200)["data"].as_array().unwrap().len()
+        };
+        assert!(count("from=2024-01-01").await > 0, "{listing}");
+        assert!(count(&format!("from={today}")).await > 0, "{listing}");
+        assert_eq!(count(&format!("to={today}")).await, 0, "{listing}: the day begins at midnight");
+        assert_eq!(count("from=2024-01-01T00:00:00Z&to=2024-01-02").await, 0, "{listing}");
+        for wrong in ["2024-02-30", "2024-1-1", "20240101", "2024-01-01T00:00:00"] {
+            let response = api.get(&format!("/v1/{listing}?from={wrong}")).await;
+            assert_refused(&response, "from", "nor a date, such as 2026-01-31");
+        }
+    }
+    for path in ["/v1/dlq/stats", "/v1/deliveries/export", "/v1/events/export"] {
+        let response = api.get(&format!("{path}?from=2024-01-01&to=2030-01-01")).await;
+        assert_eq!(response.status, 200, "{path}: {}", String::from_utf8_lossy(&response.body));
+    }
+    let filter = json!({"filter": {"from": "2024-01-01", "to": "2024-01-02"}});
+    let operation = api.post("/v1/dlq/retry-batch", &filter).await.expect(202);
+    assert_eq!(operation["filter"]["from"], "2024-01-01T00:00:00.000Z", "{operation}");
+    let wrong = json!({"filter": {"from": "2024-02-30"}});
+    assert_refused(&api.post("/v1/dlq/retry-batch", wrong).await, "filter.from", "nor a date");
+}

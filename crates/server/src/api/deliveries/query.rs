@@ -44,10 +44,10 @@ macro_rules! delivery_query {
             dead_reason: Option<List<DeadReason>>,
             /// Only dead deliveries that are likely to succeed if redriven unchanged (`true`), or not (`false`).
             recoverable: Option<bool>,
-            /// Only deliveries of events from this time on (RFC 3339).
+            /// Only deliveries of events from this time on (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             from: Option<Time>,
-            /// Only deliveries of events before this time (RFC 3339).
+            /// Only deliveries of events before this time (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             to: Option<Time>,
             /// The tenant to act for; admin keys only.
@@ -122,10 +122,10 @@ pub(in crate::api) struct DeadQuery {
     dead_reason: Option<List<DeadReason>>,
     /// Only dead letters that are likely to succeed if redriven unchanged (`true`), or not (`false`).
     recoverable: Option<bool>,
-    /// Only dead letters of events from this time on (RFC 3339).
+    /// Only dead letters of events from this time on (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     from: Option<Time>,
-    /// Only dead letters of events before this time (RFC 3339).
+    /// Only dead letters of events before this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     to: Option<Time>,
     /// The tenant to act for; admin keys only.

@@ -37,11 +37,11 @@ pub(in crate::api) struct BatchFilter {
     dead_reasons: Option<Vec<DeadReason>>,
     /// Match dead deliveries that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Match deliveries of events published at or after this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Match deliveries of events published at or after this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     from: Option<Time>,
-    /// Match deliveries of events published before this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Match deliveries of events published before this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     to: Option<Time>,
 }
 
@@ -150,11 +150,11 @@ tenant_parameter!(CancelBatchInput);
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BackfillInput {
-    /// Deliver events published at or after this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Deliver events published at or after this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     pub(super) from: Option<Time>,
-    /// Deliver events published before this time; until now by default.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Deliver events published before this time (RFC 3339, or a date: midnight UTC); until now by default.
+    #[schema(value_type = Option<String>)]
     pub(super) to: Option<Time>,
     /// Deliver only events of these types; all that the webhook subscribes to by default.
     #[schema(max_items = 1000)]
@@ -194,10 +194,10 @@ pub(in crate::api) struct PurgeQuery {
     dead_reason: Option<List<DeadReason>>,
     /// Purge only dead letters that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Purge only dead letters of events published at or after this time (RFC 3339).
+    /// Purge only dead letters of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     pub(super) from: Option<Time>,
-    /// Purge only dead letters of events published before this time (RFC 3339).
+    /// Purge only dead letters of events published before this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     pub(super) to: Option<Time>,
     /// Only count the matching dead letters and return a sample.
