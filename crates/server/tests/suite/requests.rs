@@ -1,7 +1,7 @@
 //! Requests in the forms that users of other products send. Each is accepted as it is, or refused with an error that
 //! names the field and the reason.
 
-use redrive_testkit::{ApiResponse, Redrive};
+use redrive_testkit::{ApiResponse, Receiver, Redrive};
 use serde_json::{Value, json};
 
 /// A webhook to create: an endpoint that is never called, and the given fields.
@@ -84,4 +84,34 @@ async fn date_is_accepted_wherever_a_time_is() {
     assert_eq!(operation["filter"]["from"], "2024-01-01T00:00:00.000Z", "{operation}");
     let wrong = json!({"filter": {"from": "2024-02-30"}});
     assert_refused(&api.post("/v1/dlq/retry-batch", wrong).await, "filter.from", "nor a date");
+}
+
+#[tokio::test]
+async fn ssl_is_another_name_of_the_category_tls() {
+    // The receiver speaks plain HTTP, so the TLS handshake fails.
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let url = receiver.url().replacen("http://", "https://", 1);
+    let retry = json!({"schedule": [0]});
+    let created = api.post("/v1/webhooks", webhook(&json!({"url": url, "retry_config": retry}))).await;
+    created.expect(201);
+    api.publish("order.created", json!({})).await;
+    let dead = api
+        .wait_until("the dead letter", "/v1/dlq?failure_category=ssl", |found| {
+            found["data"].as_array().is_some_and(|dead| dead.len() == 1)
+        })
+        .await;
+    assert_eq!(dead["data"][0]["failure_category"], "tls", "{dead}");
+    for query in
+        ["failure_category=tls", "failure_category=dns,ssl", "failure_category=ssl&failure_category=tls"]
+    {
+        for path in ["dlq", "deliveries"] {
+            let found = api.get(&format!("/v1/{path}?{query}")).await.expect(200);
+            assert_eq!(found["data"].as_array().unwrap().len(), 1, "{path}?{query}");
+        }
+    }
+    let filter = json!({"filter": {"failure_categories": ["ssl"]}, "dry_run": true});
+    let found = api.post("/v1/dlq/retry-batch", filter).await.expect(200);
+    assert_eq!(found["total"], 1, "{found}");
 }
