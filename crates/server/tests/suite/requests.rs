@@ -115,3 +115,44 @@ async fn ssl_is_another_name_of_the_category_tls() {
     let found = api.post("/v1/dlq/retry-batch", filter).await.expect(200);
     assert_eq!(found["total"], 1, "{found}");
 }
+
+#[tokio::test]
+async fn metadata_values_are_any_json_and_kept_as_sent() {
+    let mut redrive = Redrive::start().await;
+    let api = redrive.api();
+    // The value is compared as text: parsing it would lose the digits of numbers.
+    let metadata = r#"{"big":123456789012345678901234567890,"flag":true,"list":[1,"two",{"three":3.50}],"none":null,"text":"5"}"#;
+    let body = format!(r#"{{"url":"http://127.0.0.1:2/","events":["*"],"metadata":{metadata}}}"#);
+    let json = [("content-type", "application/json")];
+    let created = api.raw("POST", "/v1/webhooks", &json, body).await;
+    let id = created.expect(201)["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/webhooks/{id}");
+    let has_metadata = |response: &ApiResponse| {
+        String::from_utf8_lossy(&response.body).contains(&format!("\"metadata\":{metadata}"))
+    };
+    for read in ["/v1/webhooks", &path] {
+        let response = api.get(read).await;
+        assert!(has_metadata(&response), "{}", String::from_utf8_lossy(&response.body));
+    }
+    // A change of another field keeps it, and so does a restart.
+    api.patch(&path, json!({"description": "x"})).await.expect(200);
+    redrive.restart().await;
+    let api = redrive.api();
+    assert!(has_metadata(&api.get(&path).await));
+
+    let event = format!(r#"{{"event_type":"order.created","data":1,"metadata":{metadata}}}"#);
+    let published = api.raw("POST", "/v1/events", &json, event).await.expect(202);
+    let response = api.get(&format!("/v1/events/{}", published["id"].as_str().unwrap())).await;
+    assert!(has_metadata(&response), "{}", String::from_utf8_lossy(&response.body));
+
+    let deep = format!("{}1{}", "[".repeat(21), "]".repeat(21));
+    let raw = |value: &str| format!(r#"{{"metadata":{{"n":{value}}}}}"#);
+    for (body, field, mentions) in [
+        (raw(&deep), "metadata.n", "nested too deeply"),
+        (raw("1e400"), "metadata.n", "number out of range"),
+        (raw(&format!("[{}]", "1,".repeat(4100) + "1")), "metadata", "8192 bytes"),
+        (r#"{"metadata": 5}"#.to_owned(), "metadata", "expected an object"),
+    ] {
+        assert_refused(&api.raw("PATCH", &path, &json, body).await, field, mentions);
+    }
+}

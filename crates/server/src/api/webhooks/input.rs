@@ -12,6 +12,7 @@ use redrive_core::{
     webhook::{
         ManagedBy, Owner, SuppliedCredentials, WebhookSpec, WebhookState,
         confidential::{EndpointAuth, SecretString},
+        metadata::MetadataValue,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -93,8 +94,10 @@ pub(crate) struct WebhookInput {
     verify_url: Option<bool>,
     /// `tenant` (default) or `operator`: portal sessions cannot see webhooks of the operator, nor set this field.
     managed_by: Option<ManagedBy>,
-    /// Your own metadata.
-    metadata: Option<BTreeMap<String, String>>,
+    /// Your own metadata: any JSON values by name, up to 8,192 bytes in total and nested up to 20 levels deep. Kept as
+    /// sent.
+    #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
+    metadata: Option<BTreeMap<String, MetadataValue>>,
     /// Time in the future at which the webhook is disabled; null for never.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, format = DateTime)]
