@@ -156,3 +156,28 @@ async fn metadata_values_are_any_json_and_kept_as_sent() {
         assert_refused(&api.raw("PATCH", &path, &json, body).await, field, mentions);
     }
 }
+
+#[tokio::test]
+async fn secret_is_plain_text_or_whsec() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let create = |secret: &str| api.post("/v1/webhooks", webhook(&json!({"secret": secret})));
+    let created = create("plain text secret").await.expect(201);
+    assert_eq!(created["secret"], "whsec_cGxhaW4gdGV4dCBzZWNyZXQ=");
+    // The form that is shown is accepted as well, and is the same secret.
+    let path = format!("/v1/webhooks/{}/rotate-secret", created["id"].as_str().unwrap());
+    for (secret, mentions) in [
+        (created["secret"].as_str().unwrap(), "in use already"),
+        ("plain text secret", "in use already"),
+        ("fifteen bytes!!", "must have 16 to 256 bytes"),
+        ("whsec_dG9vIHNob3J0", "must have 16 to 256 bytes"),
+        ("whsec_not base64 at all", "is not base64"),
+    ] {
+        assert_refused(&api.post(&path, json!({"secret": secret})).await, "secret", mentions);
+    }
+    let rotated = api.post(&path, json!({"secret": "another plain secret"})).await.expect(200);
+    assert_eq!(rotated["secret"], "whsec_YW5vdGhlciBwbGFpbiBzZWNyZXQ=");
+    assert_refused(&create("fifteen bytes!!").await, "secret", "but it has 15");
+    assert_refused(&create(&"x".repeat(257)).await, "secret", "but it has 257");
+    create(&"x".repeat(256)).await.expect(201);
+}

@@ -62,8 +62,9 @@ pub(crate) struct WebhookInput {
     /// Signature settings.
     #[serde(deserialize_with = "object")]
     signature: Option<SignatureConfig>,
-    /// Signing secret, `whsec_…`; generated if omitted. Only on creation; use rotate-secret later.
-    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
+    /// Signing secret of 16 to 256 bytes: plain text, or `whsec_` and base64; generated if omitted. Only on creation;
+    /// use rotate-secret later.
+    #[schema(min_length = 16, max_length = 350)]
     pub(super) secret: Option<String>,
     /// Retry settings; null for the server defaults.
     #[serde(deserialize_with = "nullable_object")]
