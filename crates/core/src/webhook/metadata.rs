@@ -147,7 +147,7 @@ mod tests {
         fn any_json_round_trips_unchanged(members in proptest::collection::btree_map("[a-z]{1,8}", any_value(), 0..5)) {
             let json = serde_json::to_string(&members).unwrap();
             let metadata = read(&json);
-            prop_assert_eq!(serde_json::to_string(&metadata).unwrap(), &json);
+            prop_assert_eq!(&serde_json::to_string(&metadata).unwrap(), &json);
             prop_assert_eq!(validate(&metadata).is_ok(), metadata.iter().map(|(name, value)| {
                 name.len() + members[name].as_str().map_or(value.as_json().len(), str::len)
             }).sum::<usize>() <= MAX_WEBHOOK_METADATA_BYTES);
