@@ -114,6 +114,9 @@ async fn ssl_is_another_name_of_the_category_tls() {
     let filter = json!({"filter": {"failure_categories": ["ssl"]}, "dry_run": true});
     let found = api.post("/v1/dlq/retry-batch", filter).await.expect(200);
     assert_eq!(found["total"], 1, "{found}");
+    let both = json!({"filter": {"failure_categories": ["ssl", "tls"]}, "dry_run": true});
+    let found = api.post("/v1/dlq/retry-batch", both).await.expect(200);
+    assert_eq!((&found["total"], found["sample"].as_array().unwrap().len()), (&json!(1), 1), "{found}");
 }
 
 #[tokio::test]

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    api::{extract::List, scope::tenant_parameter},
+    api::{
+        extract::{List, without_repetitions},
+        scope::tenant_parameter,
+    },
     app::parse::json::object,
     problem::Problem,
 };
@@ -45,13 +48,13 @@ pub(in crate::api) struct BatchFilter {
     to: Option<Time>,
 }
 
-/// Returns the values of a list. Rejects an empty list, which would match everything.
-fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
+/// Returns the values of a list, each once. Rejects an empty list, which would match everything.
+fn named<T: PartialEq>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
     match list {
         Some(list) if list.is_empty() => {
             Err(FieldError::new(field, "must not be empty; omit it to match everything").into())
         }
-        list => Ok(list.unwrap_or_default()),
+        list => Ok(without_repetitions(list.unwrap_or_default())),
     }
 }
 
