@@ -184,3 +184,68 @@ async fn secret_is_plain_text_or_whsec() {
     assert_refused(&create(&"x".repeat(257)).await, "secret", "but it has 257");
     create(&"x".repeat(256)).await.expect(201);
 }
+
+#[tokio::test]
+async fn status_filters_take_names_of_other_products() {
+    let good = Receiver::start().await;
+    let bad = Receiver::responding(500).await;
+    let refusing = Receiver::responding(404).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let create = async |url: String, event: &str| {
+        let fields = json!({"url": url, "events": [event], "retry_config": {"schedule": [0]}});
+        api.post("/v1/webhooks", webhook(&fields)).await.expect(201)["id"].as_str().unwrap().to_owned()
+    };
+    create(good.url(), "a.delivered").await;
+    create(bad.url(), "a.exhausted").await;
+    create(refusing.url(), "a.permanent").await;
+    let blocked = create(good.url(), "a.blocked").await;
+    let circuit = format!("/v1/webhooks/{blocked}/circuit-breaker");
+    api.patch(&circuit, json!({"action": "force_open"})).await.expect(200);
+    for event in ["a.delivered", "a.exhausted", "a.permanent", "a.blocked", "a.blocked"] {
+        api.publish(event, json!({})).await;
+    }
+    let found = async |query: &str| {
+        let page = api.get(&format!("/v1/deliveries?{query}")).await.expect(200);
+        let types =
+            page["data"].as_array().unwrap().iter().map(|one| one["event_type"].as_str().unwrap().to_owned());
+        (types.collect::<Vec<_>>(), page["next_cursor"].clone())
+    };
+    let all_ended = |page: &Value| {
+        let is_open = |one: &Value| {
+            one["status"] == "pending" && one["event_type"] != "a.blocked" || one["status"] == "in_flight"
+        };
+        page["data"].as_array().is_some_and(|all| all.len() == 5 && !all.iter().any(is_open))
+    };
+    api.wait_until("the end of three deliveries", "/v1/deliveries", all_ended).await;
+
+    assert_eq!(found("status=success").await.0, ["a.delivered"]);
+    assert_eq!(found("status=exhausted").await.0, ["a.exhausted"]);
+    assert_eq!(found("status=exhausted&dead_reason=expired,exhausted").await.0, ["a.exhausted"]);
+    assert_eq!(found("status=circuit_blocked").await, (vec!["a.blocked".to_owned(); 2], Value::Null));
+    assert_eq!(found("status=circuit_blocked&offset=1").await.0, ["a.blocked"]);
+    assert_eq!(found("status=circuit_blocked&offset=2").await.0.len(), 0);
+    let (first, cursor) = found("status=circuit_blocked&limit=1").await;
+    let second = found(&format!("status=circuit_blocked&limit=1&cursor={}", cursor.as_str().unwrap())).await;
+    assert_eq!((first.len(), second), (1, (vec!["a.blocked".to_owned()], Value::Null)));
+    let exported = api.get("/v1/deliveries/export?status=circuit_blocked").await;
+    assert_eq!(String::from_utf8_lossy(&exported.body).trim().lines().count(), 2);
+    let own = api.get(&format!("/v1/webhooks/{blocked}/deliveries?status=circuit_blocked")).await.expect(200);
+    assert_eq!(own["data"].as_array().unwrap().len(), 2);
+    let dead = api.get("/v1/dlq?status=exhausted").await.expect(200);
+    assert_eq!(dead["data"].as_array().unwrap().len(), 1, "{dead}");
+
+    assert_refused(
+        &api.get("/v1/deliveries?status=exhausted&dead_reason=expired").await,
+        "status",
+        "contradicts",
+    );
+    assert_refused(&api.get("/v1/deliveries?status=retrying").await, "status", "circuit_blocked");
+
+    // Pending deliveries that wait for something else are not listed.
+    api.patch(&circuit, json!({"action": "reset"})).await.expect(200);
+    api.post(&format!("/v1/webhooks/{blocked}/pause"), json!({})).await.expect(200);
+    api.publish("a.blocked", json!({})).await;
+    assert_eq!(found("status=circuit_blocked").await.0.len(), 0);
+    assert_ne!(found("status=pending").await.0.len(), 0);
+}
