@@ -42,6 +42,30 @@ impl Time {
         let at: jiff::Timestamp = text.parse().ok()?;
         Some(Self::from_millis(at.as_millisecond()))
     }
+
+    /// Parses an RFC 3339 timestamp, or an RFC 3339 date, which stands for its midnight in UTC.
+    ///
+    /// ```
+    /// use redrive_core::Time;
+    ///
+    /// assert_eq!(Time::parse_or_date("2024-01-01"), Time::parse("2024-01-01T00:00:00Z"));
+    /// assert_eq!(Time::parse_or_date("2024-02-30"), None);
+    /// ```
+    pub fn parse_or_date(text: &str) -> Option<Self> {
+        match is_date(text) {
+            true => Self::parse(&format!("{text}T00:00:00Z")),
+            false => Self::parse(text),
+        }
+    }
+}
+
+/// Returns whether a text has the form `YYYY-MM-DD`. Whether the calendar has such a day is not checked.
+fn is_date(text: &str) -> bool {
+    let is_expected = |(index, byte): (usize, u8)| match index {
+        4 | 7 => byte == b'-',
+        _ => byte.is_ascii_digit(),
+    };
+    text.len() == "YYYY-MM-DD".len() && text.bytes().enumerate().all(is_expected)
 }
 
 impl ops::Add<Duration> for Time {
@@ -75,8 +99,10 @@ impl Serialize for Time {
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Time::parse(&text).ok_or_else(|| {
-            de::Error::custom(format!("\"{text}\" is not an RFC 3339 time, such as 2026-01-31T12:00:00Z"))
+        Time::parse_or_date(&text).ok_or_else(|| {
+            de::Error::custom(format!(
+                "\"{text}\" is not an RFC 3339 time, such as 2026-01-31T12:00:00Z, nor a date, such as 2026-01-31"
+            ))
         })
     }
 }
@@ -189,6 +215,34 @@ mod tests {
     }
 
     #[test]
+    fn date_is_midnight_utc() {
+        let read = |text: &str| serde_json::from_value::<Time>(serde_json::json!(text)).ok();
+        assert_eq!(read("2024-01-01"), Time::parse("2024-01-01T00:00:00Z"));
+        assert_eq!(read("2024-02-29").unwrap().to_string(), "2024-02-29T00:00:00.000Z");
+        assert_eq!(read("2024-01-01T12:30:00+02:00"), Time::parse("2024-01-01T10:30:00Z"));
+        for refused in [
+            "2023-02-29",
+            "2024-13-01",
+            "2024-00-01",
+            "2024-1-1",
+            "20240101",
+            "2024-01",
+            "24-01-01",
+            "2024-01-01 ",
+            " 2024-01-01",
+            "2024/01/01",
+            "+2024-01-01",
+            "\u{662}024-01-01",
+            "",
+        ] {
+            assert_eq!(read(refused), None, "{refused}");
+        }
+        // A time without an offset is ambiguous, and where RFC 3339 is required a date is not one.
+        assert_eq!(read("2024-01-01T12:00:00"), None);
+        assert_eq!(Time::parse("2024-01-01"), None);
+    }
+
+    #[test]
     fn duration_is_parsed_from_seconds_or_text() {
         let read = |json: &str| serde_json::from_str::<HumanDuration>(json).ok();
         assert_eq!(read("5"), Some(HumanDuration::secs(5)));
@@ -249,6 +303,26 @@ mod tests {
             if let Some(time) = Time::parse(&text) {
                 prop_assert!((Time::default()..=Time::FAR_FUTURE).contains(&time));
                 prop_assert_eq!(Time::parse(&time.to_string()), Some(time));
+            }
+        }
+
+        #[test]
+        fn every_date_is_the_start_of_its_day(days in 0..2_900_000i64) {
+            let midnight = Time::from_millis(days * 86_400_000);
+            let shown = midnight.to_string();
+            prop_assert_eq!(Time::parse_or_date(&shown[..10]), Some(midnight));
+            prop_assert_eq!(Time::parse_or_date(&shown), Some(midnight));
+        }
+
+        #[test]
+        fn only_times_and_dates_are_parsed(
+            text in prop_oneof!["[0-9]{4}-[01][0-9]-[0-3][0-9]", "[0-9-]{0,12}", any::<String>()],
+        ) {
+            let midnight = Time::parse(&format!("{text}T00:00:00Z"));
+            match Time::parse(&text) {
+                Some(time) => prop_assert_eq!(Time::parse_or_date(&text), Some(time)),
+                None if text.len() == 10 => prop_assert_eq!(Time::parse_or_date(&text), midnight),
+                None => prop_assert_eq!(Time::parse_or_date(&text), None),
             }
         }
 

@@ -26,7 +26,8 @@ pub enum FailureCategory {
     Network,
     /// The endpoint's host could not be resolved.
     Dns,
-    /// The TLS handshake failed, for example because of a bad certificate.
+    /// The TLS handshake failed, for example because of a bad certificate. `ssl` is accepted as another name of it.
+    #[serde(alias = "ssl")]
     Tls,
     /// The endpoint responded 429.
     RateLimit,
@@ -244,6 +245,19 @@ mod tests {
         match classify(&AttemptResponse::Status { code, retry_after }, &RetryPolicy::default(), now()) {
             ResponseClass::Success => None,
             ResponseClass::Failed(failure) => Some(failure),
+        }
+    }
+
+    #[test]
+    fn category_is_parsed_from_its_name_and_tls_from_ssl() {
+        let read = |text: &str| serde_json::from_value::<FailureCategory>(serde_json::json!(text)).ok();
+        for category in FailureCategory::ALL {
+            assert_eq!(read(category.name()), Some(category));
+            assert_eq!(serde_json::to_value(category).unwrap(), category.name());
+        }
+        assert_eq!(read("ssl"), Some(FailureCategory::Tls));
+        for unknown in ["SSL", "Tls", "ssl ", ""] {
+            assert_eq!(read(unknown), None, "{unknown}");
         }
     }
 

@@ -215,7 +215,7 @@ pub struct RetryConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 50))]
     pub schedule: Option<Vec<HumanDuration>>,
-    /// Exponential backoff: delay before the first retry, in milliseconds.
+    /// Exponential backoff: delay before the first retry, in milliseconds; at most `max_delay_ms` if both are given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86400000))]
     pub base_delay_ms: Option<u64>,
@@ -255,6 +255,20 @@ pub struct RetryConfig {
 }
 
 impl RetryConfig {
+    /// Rejects a combination of fields that contradict one another. Called for settings that are written; stored
+    /// settings are only resolved, which caps each delay.
+    pub fn check_combination(&self) -> Result<(), FieldError> {
+        match (self.base_delay_ms, self.max_delay_ms) {
+            (Some(base), Some(max)) if base > max => {
+                let message = format!(
+                    "is {base}, but max_delay_ms is {max}; the first delay must not exceed the longest one"
+                );
+                Err(FieldError::new("retry_config.base_delay_ms", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the resolved policy, with `defaults` for omitted fields, or an error if a value is out of range.
     pub fn resolve(&self, defaults: &RetryPolicy) -> Result<RetryPolicy, FieldError> {
         let max_delay_ms = self.max_delay_ms.unwrap_or(defaults.max_delay_ms);
@@ -378,6 +392,39 @@ mod tests {
             Backoff::Exponential { base_delay_ms: 30_000, backoff_multiplier: 3.0, max_attempts: 20 };
         assert_eq!(slower.resolve(&policy).unwrap().backoff, expected, "other values come from the defaults");
         assert_eq!(resolve(r#"{"schedule": [1, "2m"]}"#).unwrap().max_attempts(), 2);
+    }
+
+    #[test]
+    fn exponential_fields_alone_replace_the_default_schedule() {
+        let json = r#"{"max_attempts": 5, "base_delay_ms": 1000, "max_delay_ms": 300000}"#;
+        let policy = resolve(json).unwrap();
+        assert_eq!((policy.max_attempts(), policy.first_delay()), (5, Duration::ZERO));
+        let waits: Vec<_> = (1..5).map(|n| policy.delay(n, ServerError, None, 0.5).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8]);
+        assert_eq!(policy.delay(10, ServerError, None, 0.5), secs(300), "the longest delay is 5 minutes");
+        // A null schedule is an omitted one.
+        let null = json.replacen('{', r#"{"schedule": null, "#, 1);
+        assert_eq!(resolve(&null).unwrap(), policy);
+        // `max_delay_ms` alone also bounds `Retry-After`, so it does not replace the schedule.
+        assert_eq!(resolve(r#"{"max_delay_ms": 300000}"#).unwrap().max_attempts(), 10);
+    }
+
+    #[test]
+    fn first_delay_above_longest_delay_is_contradictory() {
+        let check = |json: &str| serde_json::from_str::<RetryConfig>(json).unwrap().check_combination();
+        let refused = check(r#"{"base_delay_ms": 5000, "max_delay_ms": 4999}"#).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "retry_config.base_delay_ms: is 5000, but max_delay_ms is 4999; the first delay must not exceed the \
+             longest one"
+        );
+        for json in [
+            r#"{"base_delay_ms": 5000, "max_delay_ms": 5000}"#,
+            r#"{"base_delay_ms": 5000}"#,
+            r#"{"max_delay_ms": 1}"#,
+        ] {
+            assert_eq!(check(json), Ok(()), "{json}");
+        }
     }
 
     #[test]

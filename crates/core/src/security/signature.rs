@@ -19,25 +19,49 @@ use crate::{field_error::FieldError, time::Time};
 
 const PREFIX: &str = "whsec_";
 const PUBLIC_PREFIX: &str = "whpk_";
-const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
+/// Length of a key in bytes. A generated key has 32.
+const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 
 /// A webhook's signing secret. Wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// Parses a secret: `whsec_` and 24 to 64 bytes in standard base64, with or without padding.
+    /// Parses a secret of 16 to 256 bytes: `whsec_` and the bytes in standard base64, with or without padding; or plain
+    /// text, whose bytes are the key as they are.
+    ///
+    /// ```
+    /// use redrive_core::security::signature::Secret;
+    ///
+    /// let plain = Secret::parse("correct horse battery").unwrap();
+    /// assert_eq!(plain.key(), b"correct horse battery");
+    /// assert_eq!(plain.reveal(), "whsec_Y29ycmVjdCBob3JzZSBiYXR0ZXJ5");
+    /// assert_eq!(Secret::parse(&plain.reveal()), Ok(plain));
+    /// ```
     pub fn parse(text: &str) -> Result<Self, FieldError> {
-        let decoded = text.strip_prefix(PREFIX).and_then(|rest| STANDARD_PAD_INDIFFERENT.decode(rest).ok());
-        // Wrapped before the length check, so that a refused secret is wiped from memory as well.
-        let key = decoded.map(Zeroizing::new).filter(|key| LENGTHS.contains(&key.len()));
-        // The message omits the text: it may be a real secret with a typo.
-        key.map(Self).ok_or_else(|| {
-            FieldError::new(
-                "secret",
-                "must be whsec_ followed by 24 to 64 random bytes in base64; omit it to get a generated one",
-            )
-        })
+        // Wrapped before the length check, so that a refused secret is wiped from memory as well. The messages omit
+        // the text: it may be a real secret with a typo.
+        let (key, what) = match text.strip_prefix(PREFIX) {
+            Some(encoded) => match STANDARD_PAD_INDIFFERENT.decode(encoded) {
+                Ok(key) => (Zeroizing::new(key), "its base64 encodes"),
+                Err(_) => {
+                    let message = "begins with whsec_, but the rest is not base64; check it for a typo, or omit the \
+                                   field to get a generated secret";
+                    return Err(FieldError::new("secret", message));
+                }
+            },
+            None => (Zeroizing::new(text.as_bytes().to_vec()), "it has"),
+        };
+        if LENGTHS.contains(&key.len()) {
+            return Ok(Self(key));
+        }
+        let (min, max) = (LENGTHS.start(), LENGTHS.end());
+        let message = format!(
+            "must have {min} to {max} bytes, as plain text or as whsec_ and base64, but {what} {}; omit it to get a \
+             generated secret",
+            key.len()
+        );
+        Err(FieldError::new("secret", message))
     }
 
     /// Creates a secret from raw bytes.
@@ -387,13 +411,45 @@ mod tests {
         assert_eq!(Secret::parse(secret.reveal().trim_end_matches('=')).as_ref(), Ok(&secret));
         assert_ne!(secret, older());
         let of_length = |length: usize| Secret::parse(&format!("whsec_{}", STANDARD.encode(vec![1; length])));
-        assert!(of_length(24).is_ok() && of_length(64).is_ok());
-        assert!(of_length(23).is_err() && of_length(65).is_err());
-        for bad in
-            ["", "whsec_", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "whsec_not base64 at all, sadly"]
-        {
+        assert!(of_length(16).is_ok() && of_length(256).is_ok());
+        assert!(of_length(15).is_err() && of_length(257).is_err());
+        for bad in ["", "whsec_", "whsec_not base64 at all, sadly"] {
             assert_eq!(Secret::parse(bad).unwrap_err().field, "secret", "{bad}");
         }
+    }
+
+    #[test]
+    fn plain_text_is_the_key_as_it_is() {
+        for text in [
+            "0123456789abcdef",
+            " padded with spaces ",
+            "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+            "ünïcödé secrët",
+        ] {
+            let secret = Secret::parse(text).unwrap();
+            assert_eq!(secret.key(), text.as_bytes());
+            assert_eq!(secret.reveal(), format!("whsec_{}", STANDARD.encode(text)));
+        }
+        assert!(Secret::parse(&"x".repeat(256)).is_ok());
+        let message = |text: &str| Secret::parse(text).unwrap_err().to_string();
+        assert!(message("fifteen bytes!!").contains("must have 16 to 256 bytes"));
+        assert!(message("fifteen bytes!!").contains("but it has 15"));
+        assert!(message(&"x".repeat(257)).contains("but it has 257"));
+        assert!(message("whsec_dG9vIHNob3J0").contains("but its base64 encodes 9"));
+        assert!(message("whsec_not base64 at all, sadly").contains("is not base64"));
+    }
+
+    #[test]
+    fn plain_text_secret_signs_like_plain_hmac() {
+        let secret = Secret::parse("a plain text secret").unwrap();
+        let signed = sign(SHA256_CONFIG, &[&secret], "evt_1", at(), BODY);
+        let mut mac = HmacSha256::new_from_slice(b"a plain text secret").unwrap();
+        mac.update(BODY);
+        let mut expected = "sha256=".to_owned();
+        push_hex(&mut expected, &mac.finalize().into_bytes().into());
+        assert_eq!(signed.x_webhook_signature, expected);
+        let official = Webhook::new(&STANDARD.encode("a plain text secret")).unwrap();
+        assert_eq!(official.sign("evt_1", at().secs(), BODY).unwrap(), signed.webhook_signature);
     }
 
     #[test]
@@ -526,7 +582,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_signed(body: Vec<u8>, key in proptest::collection::vec(any::<u8>(), 24..=64)) {
+        fn any_bytes_can_be_signed(body: Vec<u8>, key in proptest::collection::vec(any::<u8>(), 16..=256)) {
             let secret = Secret::parse(&format!("whsec_{}", STANDARD.encode(&key))).unwrap();
             prop_assert_eq!(secret.key(), key);
             let signed = sign(STANDARD_CONFIG, &[&secret], "evt_1", at(), &body);
@@ -540,7 +596,7 @@ mod tests {
 
         #[test]
         fn parsed_secrets_round_trip_and_errors_omit_input(
-            text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{20,100}={0,3}", "\\PC{8,80}", any::<String>()],
+            text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{10,400}={0,3}", "\\PC{8,300}", any::<String>()],
         ) {
             match Secret::parse(&text) {
                 Ok(secret) => {

@@ -2,6 +2,7 @@
 
 pub mod caps;
 pub mod confidential;
+pub mod metadata;
 pub mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use crate::{
     time::Time,
     webhook::{
         confidential::{EndpointAuth, SecretString},
+        metadata::MetadataValue,
         verification::Verification,
     },
 };
@@ -138,7 +140,7 @@ pub struct WebhookSpec {
     #[serde(skip)]
     pub auth: Option<EndpointAuth>,
     /// Metadata set by the owner.
-    pub metadata: BTreeMap<String, String>,
+    pub metadata: BTreeMap<String, MetadataValue>,
     /// Time at which it is disabled.
     #[serde(default)]
     pub expires_at: Option<Time>,
@@ -202,11 +204,7 @@ impl WebhookSpec {
         if let Some(limit) = &self.rate_limit {
             limit.validate("rate_limit")?;
         }
-        let notes: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if notes > 8192 {
-            return Err(FieldError::new("metadata", "must be at most 8192 bytes in total"));
-        }
-        Ok(())
+        metadata::validate(&self.metadata)
     }
 }
 

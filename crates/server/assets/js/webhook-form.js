@@ -92,6 +92,17 @@ for (const box of form.querySelectorAll("[data-pairs]")) {
   });
 }
 
+/** Returns the value of a JSON text with its numbers as written if the browser can keep them; other text stays text. */
+function jsonOf(text) {
+  const keepNumber = (_, value, context) =>
+    typeof value === "number" && context?.source && JSON.rawJSON ? JSON.rawJSON(context.source) : value;
+  try {
+    return JSON.parse(text, keepNumber);
+  } catch {
+    return text;
+  }
+}
+
 /** Returns the names and values in a box. An existing value left empty stays unchanged. */
 function pairsOf(box) {
   const pairs = {};
@@ -99,7 +110,8 @@ function pairsOf(box) {
     const [name, value] = [row.querySelector("[data-name]"), row.querySelector("[data-value]")];
     if (name.value.trim() === "") continue;
     const kept = "known" in value.dataset && value.value === "";
-    pairs[name.value.trim()] = kept ? redacted : value.value;
+    const given = "json" in value.dataset ? jsonOf(value.value) : value.value;
+    pairs[name.value.trim()] = kept ? redacted : given;
   }
   return pairs;
 }

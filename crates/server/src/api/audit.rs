@@ -32,11 +32,11 @@ pub(crate) struct AuditQuery {
     action: Option<String>,
     /// Only entries about the object with this id.
     object_id: Option<String>,
-    /// Only entries from this time on.
-    #[param(value_type = Option<String>, format = DateTime)]
+    /// Only entries from this time on (RFC 3339, or a date: midnight UTC).
+    #[param(value_type = Option<String>)]
     from: Option<Time>,
-    /// Only entries before this time.
-    #[param(value_type = Option<String>, format = DateTime)]
+    /// Only entries before this time (RFC 3339, or a date: midnight UTC).
+    #[param(value_type = Option<String>)]
     to: Option<Time>,
     /// The `next_cursor` of the previous page.
     cursor: Option<String>,

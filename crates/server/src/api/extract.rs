@@ -67,7 +67,7 @@ impl<T: Clone> List<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         let text = String::deserialize(value)?;
         if text.split(',').count() > MAX_VALUES {
@@ -78,8 +78,20 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
         }
         let part =
             |text: &str| T::deserialize(IntoDeserializer::<D::Error>::into_deserializer(text.to_owned()));
-        text.split(',').map(part).collect::<Result<_, _>>().map(Self)
+        text.split(',').map(part).collect::<Result<_, _>>().map(without_repetitions).map(Self)
     }
+}
+
+/// Removes repeated values. The store reads the rows of some values one after the other, so a value given twice would
+/// list its rows twice.
+pub(super) fn without_repetitions<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut values = Vec::with_capacity(list.len());
+    for value in list {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    values
 }
 
 /// Joins repeated list parameters of a query string with commas. Returns `None` if no list parameter is repeated.

@@ -3,6 +3,7 @@
 use redrive_core::{
     DeliveryId, DeliveryStatus, TenantId,
     delivery::{REASON_BY_REQUEST, lane::Priority},
+    dispatch::gate::WaitingOn,
 };
 use redrive_engine::WaitReason;
 use redrive_store::{
@@ -27,6 +28,26 @@ pub struct DeliveryDetails {
     /// Maximum number of attempts of its webhook.
     pub max_attempts: Option<u32>,
 }
+
+/// Deliveries to list: a filter of the store, and conditions on the state that only this node knows.
+#[derive(Clone, Debug, Default)]
+pub struct DeliverySelection {
+    /// Filter of the store.
+    pub filter: DeliveryFilter,
+    /// Whether only pending deliveries that wait for an open circuit are selected. `filter` then selects pending ones.
+    pub circuit_blocked: bool,
+}
+
+impl From<DeliveryFilter> for DeliverySelection {
+    fn from(filter: DeliveryFilter) -> Self {
+        Self { filter, circuit_blocked: false }
+    }
+}
+
+/// Number of pending deliveries that are read at a time in search of those that wait for an open circuit.
+const CIRCUIT_BLOCKED_BATCH_SIZE: u32 = 250;
+/// Maximum number of such batches for one page.
+const MAX_CIRCUIT_BLOCKED_BATCHES: usize = 8;
 
 impl App {
     /// Returns one delivery.
@@ -56,16 +77,58 @@ impl App {
     pub async fn list_deliveries(
         &self,
         tenant: impl Into<TenantView>,
-        filter: DeliveryFilter,
+        selection: impl Into<DeliverySelection>,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
-        let view = tenant.into();
+        let (view, DeliverySelection { filter, circuit_blocked }) = (tenant.into(), selection.into());
         let (tenant_id, filter) = (view.id.clone(), view.restrict(filter));
+        if circuit_blocked {
+            return self.list_circuit_blocked(tenant_id, filter, page).await;
+        }
         if filter.status == Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) {
             return self.list_in_flight(tenant_id, filter, page).await;
         }
         let ListingPage { found, stopped } = self.store().list_deliveries(tenant_id, filter, page).await?;
         Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
+    }
+
+    /// Lists pending deliveries that wait for an open circuit. The store does not know what a delivery waits for, so
+    /// a bounded number of pending ones is read. The page may therefore have fewer rows than its limit, although
+    /// another one follows.
+    async fn list_circuit_blocked(
+        &self,
+        tenant_id: TenantId,
+        filter: DeliveryFilter,
+        page: PageRequest<DeliveryCursor>,
+    ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
+        let limit = page.limit as usize;
+        let (mut blocked, mut skipped) = (Vec::new(), 0);
+        let mut at = PageRequest { offset: 0, limit: CIRCUIT_BLOCKED_BATCH_SIZE, ..page };
+        for _ in 0..MAX_CIRCUIT_BLOCKED_BATCHES {
+            let listed = self.store().list_deliveries(tenant_id.clone(), filter.clone(), at).await?;
+            let is_last = listed.found.len() < CIRCUIT_BLOCKED_BATCH_SIZE as usize;
+            let last = listed
+                .found
+                .last()
+                .map(|delivery| DeliveryCursor { event_id: delivery.event_id, delivery_id: delivery.id });
+            for details in self.details_for_all(listed.found).await? {
+                if details.waiting.as_ref().is_some_and(|wait| wait.on == WaitingOn::CircuitOpen) {
+                    match skipped < page.offset {
+                        true => skipped += 1,
+                        false => blocked.push(details),
+                    }
+                }
+            }
+            if blocked.len() >= limit {
+                blocked.truncate(limit);
+                return Ok(ListingPage { found: blocked, stopped: None });
+            }
+            if is_last {
+                return Ok(ListingPage { found: blocked, stopped: listed.stopped });
+            }
+            at = PageRequest { after: last, ..at };
+        }
+        Ok(ListingPage { found: blocked, stopped: at.after })
     }
 
     /// Lists deliveries in flight. The store knows which deliveries are leased, but only the node knows which of them

@@ -4,9 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use redrive_core::{EventId, TenantId};
-use redrive_store::{DeliveryCursor, DeliveryFilter, EventFilter, PageRequest, StoredEvent};
+use redrive_store::{DeliveryCursor, EventFilter, PageRequest, StoredEvent};
 
-use super::{App, AppError, TenantView, deliveries::DeliveryDetails};
+use super::{
+    App, AppError, TenantView,
+    deliveries::{DeliveryDetails, DeliverySelection},
+};
 
 /// Maximum concurrent exports of one tenant on this node.
 const MAX_PER_TENANT: u32 = 2;
@@ -109,7 +112,7 @@ impl Pages for EventPages {
 pub struct DeliveryPages {
     app: Arc<App>,
     tenant: TenantView,
-    filter: DeliveryFilter,
+    selection: DeliverySelection,
     dead: bool,
     at: ExportCursor<DeliveryCursor>,
     _place: ExportPermit,
@@ -120,10 +123,10 @@ impl Pages for DeliveryPages {
 
     async fn next(&mut self) -> Result<Option<Vec<DeliveryDetails>>, AppError> {
         let Some(page) = self.at.page(DELIVERY_PAGE_SIZE) else { return Ok(None) };
-        let (tenant, filter) = (self.tenant.clone(), self.filter.clone());
+        let (tenant, selection) = (self.tenant.clone(), self.selection.clone());
         let listed = match self.dead {
-            true => self.app.list_dead(tenant, filter, page).await?,
-            false => self.app.list_deliveries(tenant, filter, page).await?,
+            true => self.app.list_dead(tenant, selection.filter, page).await?,
+            false => self.app.list_deliveries(tenant, selection, page).await?,
         };
         let last = listed.found.last().map(|details| &details.delivery);
         let last = last.map(|last| DeliveryCursor { event_id: last.event_id, delivery_id: last.id });
@@ -148,12 +151,12 @@ impl App {
     pub fn export_deliveries(
         self: &Arc<Self>,
         tenant: impl Into<TenantView>,
-        filter: DeliveryFilter,
+        selection: DeliverySelection,
         dead: bool,
     ) -> Result<DeliveryPages, AppError> {
         let tenant = tenant.into();
         let _place = self.exports.begin(&tenant)?;
-        Ok(DeliveryPages { app: self.clone(), tenant, filter, dead, at: ExportCursor::Beginning, _place })
+        Ok(DeliveryPages { app: self.clone(), tenant, selection, dead, at: ExportCursor::Beginning, _place })
     }
 }
 

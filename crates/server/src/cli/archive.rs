@@ -39,7 +39,8 @@ pub(super) struct CatArgs {
 }
 
 fn time(text: &str) -> Result<Time, String> {
-    Time::parse(text).ok_or_else(|| "must be an RFC 3339 time, such as 2026-08-01T00:00:00Z".into())
+    let expected = "must be an RFC 3339 time, such as 2026-08-01T00:00:00Z, or a date, such as 2026-08-01";
+    Time::parse_or_date(text).ok_or_else(|| expected.into())
 }
 
 pub(super) fn run(command: &ArchiveCommand) -> Result<(), CliError> {

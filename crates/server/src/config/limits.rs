@@ -1,4 +1,4 @@
-//! Rate and concurrency limits, all unlimited unless set.
+//! Rate and concurrency limits, all unlimited unless set. In production a webhook has a rate limit by default.
 
 use redrive_core::{
     protection::limiter::{REQUESTS_PER_MINUTE_RANGE, RateLimit},
@@ -31,11 +31,10 @@ section! {
     #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct WebhookRate {
-        /// Rate limit of a webhook without its own. 1 to 6000000.
+        /// Rate limit of a webhook without its own, so that a backlog does not flood its endpoint. 1 to 6000000; 0 for
+        /// unlimited, which is the default of `redrive dev` and `redrive demo`.
         pub requests_per_minute: Option<u32>,
         /// Requests of a webhook that may be sent together after idle time. 1 to 1000000.
-        ///
-        /// Default: one second of the rate
         pub burst: Option<u32>,
     }
 }
@@ -85,10 +84,24 @@ section! {
     }
 }
 
+/// Rate limit in production of a webhook without its own: ten requests per second.
+const PRODUCTION_WEBHOOK_RATE: WebhookRate = WebhookRate { requests_per_minute: Some(600), burst: Some(100) };
+
 impl Limits {
+    /// Returns the default limits: in development nothing is limited.
+    pub fn defaults(is_dev: bool) -> Self {
+        let webhook = if is_dev { WebhookRate::default() } else { PRODUCTION_WEBHOOK_RATE };
+        Self { webhook, ..Self::default() }
+    }
+
     /// Returns the default send rate to one webhook.
     pub fn webhook_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
-        per_minute("limits.webhook", self.webhook.requests_per_minute, self.webhook.burst)
+        let WebhookRate { requests_per_minute, burst } = self.webhook;
+        match requests_per_minute {
+            // The burst may be the default one, so it is not an error here.
+            Some(0) => Ok(None),
+            _ => per_minute("limits.webhook", requests_per_minute, burst),
+        }
     }
 
     /// Returns the default send rate of one tenant.
@@ -167,12 +180,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_off_by_default() {
-        let limits = Limits::default();
-        limits.validate().unwrap();
-        for rate in [limits.webhook_rate(), limits.tenant_rate(), limits.global_rate(), limits.api_rate()] {
-            assert_eq!(rate.unwrap(), None);
+    fn only_webhooks_in_production_are_limited_by_default() {
+        for is_dev in [true, false] {
+            let limits = Limits::defaults(is_dev);
+            limits.validate().unwrap();
+            for rate in [limits.tenant_rate(), limits.global_rate(), limits.api_rate()] {
+                assert_eq!(rate.unwrap(), None);
+            }
+            let expected = RateLimit { requests_per_minute: 600, burst: Some(100) };
+            assert_eq!(limits.webhook_rate().unwrap(), (!is_dev).then_some(expected));
         }
+    }
+
+    #[test]
+    fn webhook_rate_of_zero_is_unlimited() {
+        let mut limits = Limits::defaults(false);
+        limits.webhook.requests_per_minute = Some(0);
+        limits.validate().unwrap();
+        assert_eq!(limits.webhook_rate().unwrap(), None);
     }
 
     #[test]
@@ -188,7 +213,7 @@ mod tests {
         let webhook = |requests_per_minute, burst| {
             message(Limits { webhook: WebhookRate { requests_per_minute, burst }, ..Limits::default() })
         };
-        assert!(webhook(Some(0), None).starts_with("limits.webhook.requests_per_minute: is 0"));
+        assert!(webhook(Some(6_000_001), None).starts_with("limits.webhook.requests_per_minute: is 6000001"));
         assert!(webhook(Some(60), Some(0)).starts_with("limits.webhook.burst: is 0"));
         assert_eq!(
             webhook(None, Some(5)),

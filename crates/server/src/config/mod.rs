@@ -183,7 +183,7 @@ impl Config {
             },
             retry: RetryConfig::default(),
             circuit_breaker: BreakerConfig::default(),
-            limits: Limits::default(),
+            limits: Limits::defaults(profile == Profile::Dev),
             webhooks: Webhooks {
                 disable_after: HumanDuration::secs(5 * 24 * 3600),
                 require_verification: RequireVerification::default(),

@@ -3,6 +3,8 @@
 use redrive_core::{DeliveryStatus, delivery::bulk_operation::OperationFilter};
 use redrive_store::{DeliveryFilter, StatusFilter};
 
+use crate::app::deliveries::DeliverySelection;
+
 /// Selection that the bulk buttons of a listing would act on.
 pub(super) struct Bulk {
     /// The selection as JSON, as the API accepts it.
@@ -14,6 +16,15 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
+    /// Builds the selection from that of a listing.
+    pub(super) fn for_selection(selection: &DeliverySelection) -> Self {
+        let mut bulk = Self::for_filter(&selection.filter);
+        if selection.circuit_blocked {
+            bulk.unsupported.push("blocked by an open circuit");
+        }
+        bulk
+    }
+
     /// Builds the selection from the filter of a listing.
     pub(super) fn for_filter(filter: &DeliveryFilter) -> Self {
         let (selection, unsupported) = selection(filter);
@@ -100,5 +111,11 @@ mod tests {
         assert_eq!(Bulk::for_filter(&narrow).unsupported(), "subject");
         let failed = DeliveryFilter { status: Some(StatusFilter::Failed), ..DeliveryFilter::default() };
         assert!(!Bulk::for_filter(&failed).is_exact());
+        let pending = DeliveryFilter {
+            status: Some(StatusFilter::Exactly(DeliveryStatus::Pending)),
+            ..DeliveryFilter::default()
+        };
+        let blocked = DeliverySelection { filter: pending, circuit_blocked: true };
+        assert_eq!(Bulk::for_selection(&blocked).unsupported(), "blocked by an open circuit");
     }
 }

@@ -384,3 +384,36 @@ async fn flow_control_metrics_have_the_documented_names() {
     }
     assert!(text.contains("webhook_rate_limit_hits_total") && text.ends_with("# EOF\n"), "{text}");
 }
+
+#[tokio::test]
+async fn webhook_in_production_has_a_rate_limit_unless_it_is_switched_off() {
+    const SENT: usize = 100 + 25;
+    let serve = || {
+        Setup::new()
+            .command("serve")
+            .env("REDRIVE_EGRESS_ALLOW_HTTP", "true")
+            .env("REDRIVE_EGRESS_ALLOW_NETWORKS", r#"["127.0.0.0/8"]"#)
+    };
+    // Returns the webhook, and the time from the first to the last of 25 requests more than the burst.
+    let send = async |setup: Setup| {
+        let receiver = Receiver::start().await;
+        let redrive = Redrive::start_with(setup).await;
+        let api = redrive.api();
+        let fields = json!({"max_in_flight": 50});
+        let created = api.create_webhook(&receiver.url(), fields).await;
+        let event = json!({"event_type": "order.created", "data": 1});
+        let events = vec![event; SENT];
+        api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+        let arrivals = receiver.wait_for(SENT).await;
+        let at = |arrival: &redrive_testkit::ReceivedRequest| arrival.at;
+        (created, arrivals.iter().map(at).max().unwrap() - arrivals.iter().map(at).min().unwrap())
+    };
+    // The other 25 tokens come back at ten per second; the receiver may see the first request a little late.
+    let (webhook, limited) = send(serve()).await;
+    assert_eq!(webhook["rate_limit"], Value::Null, "{webhook}");
+    assert!(limited > Duration::from_millis(2_000), "{limited:?}");
+    for unlimited in [serve().env("REDRIVE_LIMITS_WEBHOOK_REQUESTS_PER_MINUTE", "0"), Setup::new()] {
+        let (_, took) = send(unlimited).await;
+        assert!(took < limited, "{took:?} without a limit, {limited:?} with it");
+    }
+}

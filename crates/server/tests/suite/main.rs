@@ -22,6 +22,7 @@ mod http_edge;
 mod openapi;
 mod overview;
 mod process;
+mod requests;
 mod sessions;
 mod slow;
 mod status;

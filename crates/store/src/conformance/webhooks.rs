@@ -79,7 +79,11 @@ pub async fn webhook_is_stored_unchanged(harness: &Arc<Harness>) {
             challenged_at: Some(at(50)),
             managed_by: ManagedBy::Operator,
             auth: Some(EndpointAuth::Bearer { token: SecretString::new("token") }),
-            metadata: [("note".into(), "\u{1f600}".into())].into(),
+            // JSON values are stored as written, spaces and long numbers included.
+            metadata: serde_json::from_str(
+                r#"{"note": "😀", "n": 123456789012345678901234567890, "f": 1.00, "list": [ 1, {"a" : null} ]}"#,
+            )
+            .unwrap(),
             expires_at: Some(at(123_456)),
         },
         secrets: vec![secret(1, None), secret(2, Some(at(99)))],

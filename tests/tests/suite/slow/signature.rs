@@ -110,6 +110,43 @@ async fn requests_verify_with_the_official_libraries() {
     }
 }
 
+/// Verifies X-Webhook-Signature with the plain text as the key, as a receiver with a plain shared secret does.
+const WITH_PLAIN_SECRET: &str = "
+import hashlib, hmac, json, sys
+for request in json.load(sys.stdin):
+    header, body = request['headers']['x-webhook-signature'], request['body']
+    tag = hmac.new(request['secret'].encode(), body.encode(), hashlib.sha256).hexdigest()
+    print('accepted' if header == 'sha256=' + tag else 'refused')
+";
+
+#[tokio::test]
+async fn plain_text_secret_verifies_with_plain_hmac_and_the_official_libraries() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let (plain, rotated) = ("a plain säcret text", "the next plain secret");
+    let fields = json!({"secret": plain, "signature": {"header_format": "sha256"}});
+    let webhook = api.create_webhook(&receiver.url(), fields).await;
+    api.publish("order.created", json!({"a": "ö"})).await;
+    let path = format!("/v1/webhooks/{}/rotate-secret", id(&webhook));
+    receiver.wait_for(1).await;
+    let shown = api.post(&path, json!({"secret": rotated, "overlap": 0})).await.expect(200);
+    api.publish("order.created", json!({"a": 2})).await;
+    let arrivals = receiver.wait_for(2).await;
+
+    let by_plain_text = [(plain, &arrivals[0]), (rotated, &arrivals[1])];
+    assert_eq!(python(&[], WITH_PLAIN_SECRET, &by_plain_text), ["accepted"; 2]);
+    let swapped = [(rotated, &arrivals[0]), (plain, &arrivals[1])];
+    assert_eq!(python(&[], WITH_PLAIN_SECRET, &swapped), ["refused"; 2]);
+    // The libraries take the bytes in base64, which is what Redrive shows.
+    let encoded = ["YSBwbGFpbiBzw6RjcmV0IHRleHQ=", "dGhlIG5leHQgcGxhaW4gc2VjcmV0"];
+    assert_eq!(text(&webhook["secret"]), format!("whsec_{}", encoded[0]));
+    assert_eq!(text(&shown["secret"]), format!("whsec_{}", encoded[1]));
+    let by_base64 = [(encoded[0], &arrivals[0]), (encoded[1], &arrivals[1])];
+    assert_eq!(python(&["standardwebhooks"], OFFICIAL, &by_base64), ["accepted"; 2]);
+    assert!(by_base64.iter().all(|(secret, arrival)| accepted(secret, arrival)));
+}
+
 #[tokio::test]
 async fn sha256_format_signs_only_the_body() {
     let receiver = Receiver::start().await;

@@ -28,7 +28,10 @@ use super::{
     scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery, tenant_parameter},
 };
 use crate::{
-    app::{App, AppError, TenantView, deliveries::DeliveryDetails},
+    app::{
+        App, AppError, TenantView,
+        deliveries::{DeliveryDetails, DeliverySelection},
+    },
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -52,10 +55,10 @@ pub(crate) fn cursor_of(details: &DeliveryDetails) -> DeliveryCursor {
 async fn page_of(
     app: &App,
     tenant: TenantView,
-    filter: DeliveryFilter,
+    selection: impl Into<DeliverySelection>,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
-    let details = app.list_deliveries(tenant, filter, paging.request()?).await?;
+    let details = app.list_deliveries(tenant, selection, paging.request()?).await?;
     Ok(paging.page_of(details, cursor_of, DeliveryView::from))
 }
 
@@ -78,7 +81,7 @@ async fn list(
     State(app): State<AppState>,
     Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
+    page_of(&app, tenant, query.selection()?, &query.paging()).await.map(axum::Json)
 }
 
 /// Columns of the CSV export.
@@ -134,7 +137,7 @@ pub(crate) fn export_rows(
     dead: bool,
 ) -> Result<Response, Problem> {
     let name = if dead { "dead-letters" } else { "deliveries" };
-    let pages = app.export_deliveries(tenant, query.filter()?, dead)?;
+    let pages = app.export_deliveries(tenant, query.selection()?, dead)?;
     Ok(stream::<_, DeliveryView>(name, query.format, COLUMNS, pages))
 }
 
@@ -152,8 +155,9 @@ async fn list_webhook_deliveries(
     >,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     app.require_known_webhook(&tenant, id).await?;
-    let filter = DeliveryFilter { webhooks: vec![id], ..query.filter()? };
-    page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
+    let mut selection = query.selection()?;
+    selection.filter.webhooks = vec![id];
+    page_of(&app, tenant, selection, &query.paging()).await.map(axum::Json)
 }
 
 /// Get a delivery

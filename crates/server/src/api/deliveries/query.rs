@@ -7,6 +7,7 @@ use utoipa::IntoParams;
 
 use crate::{
     api::{export::Format, extract::List, page::Paging, scope::tenant_parameter},
+    app::deliveries::DeliverySelection,
     problem::Problem,
 };
 
@@ -18,8 +19,9 @@ macro_rules! delivery_query {
         #[into_params(parameter_in = Query)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
-            /// not delivered.
+            /// `pending`, `in_flight`, `delivered` (or `success`), `dead`, `cancelled`; `failed`: at least one failed
+            /// attempt and not delivered; `exhausted`: dead after its last attempt; `circuit_blocked`: pending, and
+            /// waiting for the open circuit of its webhook.
             status: Option<String>,
             /// Only deliveries to these webhooks: up to 50, separated by commas, or the parameter repeated.
             #[param(value_type = Option<Vec<String>>)]
@@ -44,10 +46,10 @@ macro_rules! delivery_query {
             dead_reason: Option<List<DeadReason>>,
             /// Only dead deliveries that are likely to succeed if redriven unchanged (`true`), or not (`false`).
             recoverable: Option<bool>,
-            /// Only deliveries of events from this time on (RFC 3339).
+            /// Only deliveries of events from this time on (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             from: Option<Time>,
-            /// Only deliveries of events before this time (RFC 3339).
+            /// Only deliveries of events before this time (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             to: Option<Time>,
             /// The tenant to act for; admin keys only.
@@ -58,7 +60,16 @@ macro_rules! delivery_query {
         tenant_parameter!($name);
 
         impl $name {
+            /// Returns the filter, with the conditions that only the node can decide.
+            pub(crate) fn selection(&self) -> Result<DeliverySelection, Problem> {
+                let circuit_blocked = self.status.as_deref() == Some(CIRCUIT_BLOCKED);
+                Ok(DeliverySelection { filter: self.filter()?, circuit_blocked })
+            }
+
+            /// Returns the filter of the store. It selects all pending deliveries if those that wait for an open
+            /// circuit are requested.
             pub(crate) fn filter(&self) -> Result<DeliveryFilter, Problem> {
+                let dead_reasons = List::values(&self.dead_reason);
                 Ok(DeliveryFilter {
                     webhooks: List::values(&self.webhook_id),
                     event_id: self.event_id,
@@ -68,7 +79,10 @@ macro_rules! delivery_query {
                     event_types: List::values(&self.event_type),
                     failure_categories: List::values(&self.failure_category),
                     status_code: self.status_code.as_deref().map(code_filter).transpose()?,
-                    dead_reasons: List::values(&self.dead_reason),
+                    dead_reasons: match self.status.as_deref() == Some(EXHAUSTED) {
+                        true => exhausted_only(&dead_reasons)?,
+                        false => dead_reasons,
+                    },
                     recoverable: self.recoverable,
                     from: self.from,
                     to: self.to,
@@ -122,10 +136,10 @@ pub(in crate::api) struct DeadQuery {
     dead_reason: Option<List<DeadReason>>,
     /// Only dead letters that are likely to succeed if redriven unchanged (`true`), or not (`false`).
     recoverable: Option<bool>,
-    /// Only dead letters of events from this time on (RFC 3339).
+    /// Only dead letters of events from this time on (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     from: Option<Time>,
-    /// Only dead letters of events before this time (RFC 3339).
+    /// Only dead letters of events before this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     to: Option<Time>,
     /// The tenant to act for; admin keys only.
@@ -149,14 +163,35 @@ impl DeadQuery {
     }
 }
 
+/// Value of `status` for dead deliveries that used every attempt.
+const EXHAUSTED: &str = "exhausted";
+/// Value of `status` for pending deliveries that wait for an open circuit.
+const CIRCUIT_BLOCKED: &str = "circuit_blocked";
+
 fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
-    if text == "failed" {
-        return Ok(StatusFilter::Failed);
-    }
-    let known = DeliveryStatus::ALL.into_iter().find(|status| status.name() == text);
+    let known = match text {
+        "failed" => return Ok(StatusFilter::Failed),
+        "success" => Some(DeliveryStatus::Delivered),
+        EXHAUSTED => Some(DeliveryStatus::Dead),
+        CIRCUIT_BLOCKED => Some(DeliveryStatus::Pending),
+        text => DeliveryStatus::ALL.into_iter().find(|status| status.name() == text),
+    };
     known.map(StatusFilter::Exactly).ok_or_else(|| {
-        FieldError::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
+        let message = "must be pending, in_flight, delivered (or success), dead, cancelled, failed, exhausted or \
+                       circuit_blocked";
+        FieldError::new("status", message).into()
     })
+}
+
+/// Returns the dead reasons that match both `status=exhausted` and the given ones, which are all if empty.
+fn exhausted_only(dead_reasons: &[DeadReason]) -> Result<Vec<DeadReason>, Problem> {
+    match dead_reasons.is_empty() || dead_reasons.contains(&DeadReason::Exhausted) {
+        true => Ok(vec![DeadReason::Exhausted]),
+        false => {
+            let message = "exhausted contradicts dead_reason; use status=dead with these reasons";
+            Err(FieldError::new("status", message).into())
+        }
+    }
 }
 
 fn code_filter(text: &str) -> Result<CodeFilter, Problem> {
@@ -178,6 +213,37 @@ impl DeliveryQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status_filter_takes_every_status_and_its_other_names() {
+        let exactly = |status| Some(StatusFilter::Exactly(status));
+        for status in DeliveryStatus::ALL {
+            assert_eq!(status_filter(status.name()).ok(), exactly(status));
+        }
+        assert_eq!(status_filter("success").ok(), exactly(DeliveryStatus::Delivered));
+        assert_eq!(status_filter("failed").ok(), Some(StatusFilter::Failed));
+        assert!(["", "Success", "retrying"].iter().all(|text| status_filter(text).is_err()));
+
+        let query = |status: &str, dead_reason: Option<Vec<DeadReason>>| {
+            let query: DeliveryQuery = serde_json::from_value(serde_json::json!({
+                "status": status,
+                "dead_reason": dead_reason.map(|reasons| {
+                    reasons.iter().map(|reason| reason.name()).collect::<Vec<_>>().join(",")
+                }),
+            }))
+            .unwrap();
+            query.selection().ok()
+        };
+        let exhausted = query("exhausted", None).unwrap();
+        assert_eq!(exhausted.filter.status, exactly(DeliveryStatus::Dead));
+        assert_eq!(exhausted.filter.dead_reasons, [DeadReason::Exhausted]);
+        let both = vec![DeadReason::Expired, DeadReason::Exhausted];
+        assert_eq!(query("exhausted", Some(both)).unwrap().filter.dead_reasons, [DeadReason::Exhausted]);
+        assert!(query("exhausted", Some(vec![DeadReason::Expired])).is_none(), "they contradict each other");
+        let blocked = query("circuit_blocked", None).unwrap();
+        assert!(blocked.circuit_blocked && blocked.filter.status == exactly(DeliveryStatus::Pending));
+        assert!(!exhausted.circuit_blocked && !query("pending", None).unwrap().circuit_blocked);
+    }
 
     #[test]
     fn status_code_filter_is_exact_or_a_class() {

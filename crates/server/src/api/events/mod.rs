@@ -127,10 +127,10 @@ macro_rules! event_query {
             event_type: Option<List<String>>,
             /// Return only events from this source.
             source: Option<String>,
-            /// Return only events published at or after this time (RFC 3339).
+            /// Return only events published at or after this time (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             from: Option<Time>,
-            /// Return only events published before this time (RFC 3339).
+            /// Return only events published before this time (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>)]
             to: Option<Time>,
             /// Tenant to act for; admin keys only.

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    api::{extract::List, scope::tenant_parameter},
+    api::{
+        extract::{List, without_repetitions},
+        scope::tenant_parameter,
+    },
     app::parse::json::object,
     problem::Problem,
 };
@@ -37,21 +40,21 @@ pub(in crate::api) struct BatchFilter {
     dead_reasons: Option<Vec<DeadReason>>,
     /// Match dead deliveries that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Match deliveries of events published at or after this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Match deliveries of events published at or after this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     from: Option<Time>,
-    /// Match deliveries of events published before this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Match deliveries of events published before this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     to: Option<Time>,
 }
 
-/// Returns the values of a list. Rejects an empty list, which would match everything.
-fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
+/// Returns the values of a list, each once. Rejects an empty list, which would match everything.
+fn named<T: PartialEq>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
     match list {
         Some(list) if list.is_empty() => {
             Err(FieldError::new(field, "must not be empty; omit it to match everything").into())
         }
-        list => Ok(list.unwrap_or_default()),
+        list => Ok(without_repetitions(list.unwrap_or_default())),
     }
 }
 
@@ -150,11 +153,11 @@ tenant_parameter!(CancelBatchInput);
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BackfillInput {
-    /// Deliver events published at or after this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Deliver events published at or after this time (RFC 3339, or a date: midnight UTC).
+    #[schema(value_type = Option<String>)]
     pub(super) from: Option<Time>,
-    /// Deliver events published before this time; until now by default.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    /// Deliver events published before this time (RFC 3339, or a date: midnight UTC); until now by default.
+    #[schema(value_type = Option<String>)]
     pub(super) to: Option<Time>,
     /// Deliver only events of these types; all that the webhook subscribes to by default.
     #[schema(max_items = 1000)]
@@ -194,10 +197,10 @@ pub(in crate::api) struct PurgeQuery {
     dead_reason: Option<List<DeadReason>>,
     /// Purge only dead letters that are likely (`true`) or unlikely (`false`) to succeed on retry.
     recoverable: Option<bool>,
-    /// Purge only dead letters of events published at or after this time (RFC 3339).
+    /// Purge only dead letters of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     pub(super) from: Option<Time>,
-    /// Purge only dead letters of events published before this time (RFC 3339).
+    /// Purge only dead letters of events published before this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     pub(super) to: Option<Time>,
     /// Only count the matching dead letters and return a sample.

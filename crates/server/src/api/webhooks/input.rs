@@ -12,6 +12,7 @@ use redrive_core::{
     webhook::{
         ManagedBy, Owner, SuppliedCredentials, WebhookSpec, WebhookState,
         confidential::{EndpointAuth, SecretString},
+        metadata::MetadataValue,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -61,8 +62,9 @@ pub(crate) struct WebhookInput {
     /// Signature settings.
     #[serde(deserialize_with = "object")]
     signature: Option<SignatureConfig>,
-    /// Signing secret, `whsec_…`; generated if omitted. Only on creation; use rotate-secret later.
-    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
+    /// Signing secret of 16 to 256 bytes: plain text, or `whsec_` and base64; generated if omitted. Only on creation;
+    /// use rotate-secret later.
+    #[schema(min_length = 16, max_length = 350)]
     pub(super) secret: Option<String>,
     /// Retry settings; null for the server defaults.
     #[serde(deserialize_with = "nullable_object")]
@@ -93,8 +95,10 @@ pub(crate) struct WebhookInput {
     verify_url: Option<bool>,
     /// `tenant` (default) or `operator`: portal sessions cannot see webhooks of the operator, nor set this field.
     managed_by: Option<ManagedBy>,
-    /// Your own metadata.
-    metadata: Option<BTreeMap<String, String>>,
+    /// Your own metadata: any JSON values by name, up to 8,192 bytes in total and nested up to 20 levels deep. Kept as
+    /// sent.
+    #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
+    metadata: Option<BTreeMap<String, MetadataValue>>,
     /// Time in the future at which the webhook is disabled; null for never.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -246,6 +250,9 @@ impl WebhookInput {
         put(&mut spec.description, &self.description);
         put(&mut spec.payload_format, &self.payload_format);
         put(&mut spec.signature, &self.signature);
+        if let Some(Some(retry)) = &self.retry_config {
+            retry.check_combination()?;
+        }
         put(&mut spec.retry_config, &self.retry_config.clone().map(Option::unwrap_or_default));
         put(
             &mut spec.circuit_breaker_config,

@@ -266,8 +266,8 @@ async fn delete(
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RotateInput {
-    /// New secret, `whsec_…`; generated if omitted.
-    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
+    /// New secret of 16 to 256 bytes: plain text, or `whsec_` and base64; generated if omitted.
+    #[schema(min_length = 16, max_length = 350)]
     secret: Option<String>,
     /// Time for which the old secret still signs, in seconds or as a string such as "24h"; 24 hours by default.
     overlap: Option<HumanDuration>,

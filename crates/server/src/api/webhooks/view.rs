@@ -11,7 +11,7 @@ use redrive_core::{
     security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due_since},
     webhook::{
         ManagedBy, Owner, Webhook, WebhookState, caps::EffectiveLimits, confidential::EndpointAuth,
-        verification::Verification,
+        metadata::MetadataValue, verification::Verification,
     },
 };
 use serde::Serialize;
@@ -89,8 +89,9 @@ pub(crate) struct WebhookView {
     /// Time since which rotation of the newest secret is due; null if it is not due.
     #[schema(value_type = Option<String>, format = DateTime)]
     rotation_due_since: Option<Time>,
-    /// Your own metadata.
-    metadata: BTreeMap<String, String>,
+    /// Your own metadata, as sent.
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    metadata: BTreeMap<String, MetadataValue>,
     /// Time at which the webhook is disabled; null for never.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,

@@ -189,8 +189,9 @@ impl DemoWebhook {
         // Only the newest 500 webhooks are searched; a demo webhook that is older than those is created again.
         let page = PageRequest { after: None, offset: 0, limit: 500 };
         let found = app.list_webhooks(tenant_id.clone(), page).await?;
-        let is_it =
-            |webhook: &Webhook| webhook.spec.metadata.get(DEMO_MARKER).is_some_and(|note| note == self.path);
+        let is_it = |webhook: &Webhook| {
+            webhook.spec.metadata.get(DEMO_MARKER).is_some_and(|note| *note == self.path.into())
+        };
         Ok(found.into_iter().find(is_it))
     }
 
@@ -211,7 +212,7 @@ impl DemoWebhook {
                 sleep_window_ms: Some(15_000),
                 ..BreakerConfig::default()
             },
-            metadata: [(DEMO_MARKER.to_owned(), self.path.to_owned())].into(),
+            metadata: [(DEMO_MARKER.to_owned(), self.path.into())].into(),
             ..WebhookSpec::default()
         })
     }

@@ -63,9 +63,9 @@ pub(super) async fn list(
     query: FormQuery<DeliveryQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let filter = query.query.filter()?;
-    let bulk = Bulk::for_filter(&filter);
-    let details = app.list_deliveries(viewer.tenant.clone(), filter, paging.request()?).await?;
+    let selection = query.query.selection()?;
+    let bulk = Bulk::for_selection(&selection);
+    let details = app.list_deliveries(viewer.tenant.clone(), selection, paging.request()?).await?;
     let page = paging.page_of(details, cursor_of, |details| details);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
     let names =

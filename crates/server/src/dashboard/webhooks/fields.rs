@@ -7,7 +7,7 @@ use redrive_core::{
     notification::NotificationKind,
     security::signature::{HeaderForm, Scheme},
     time::HumanDuration,
-    webhook::{WebhookSpec, confidential::EndpointAuth},
+    webhook::{WebhookSpec, confidential::EndpointAuth, metadata::MetadataValue},
 };
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ pub(super) struct Fields {
     pub(super) scheme: String,
     pub(super) header_format: String,
     pub(super) headers: Vec<String>,
-    pub(super) metadata: Vec<(String, String)>,
+    pub(super) metadata: Vec<MetadataField>,
     pub(super) auth: String,
     pub(super) auth_username: String,
     pub(super) retry_mode: String,
@@ -65,6 +65,24 @@ pub(super) struct Fields {
     pub(super) owner_muted_kinds: Vec<NotificationKind>,
     pub(super) verify_url: bool,
     pub(super) expires_at: Option<Time>,
+}
+
+/// A metadata entry. A text is edited as it is, and another value as JSON.
+pub(super) struct MetadataField {
+    pub(super) name: String,
+    pub(super) value: String,
+    pub(super) is_json: bool,
+}
+
+impl MetadataField {
+    fn new(name: &str, value: &MetadataValue) -> Self {
+        let text = value.as_text();
+        Self {
+            name: name.to_owned(),
+            is_json: text.is_none(),
+            value: text.map_or_else(|| value.as_json().to_owned(), Into::into),
+        }
+    }
 }
 
 /// Values of the retry fields.
@@ -152,7 +170,7 @@ impl Fields {
             scheme: name_of(spec.signature.scheme),
             header_format: name_of(spec.signature.header_format),
             headers: spec.headers.keys().cloned().collect(),
-            metadata: spec.metadata.clone().into_iter().collect(),
+            metadata: spec.metadata.iter().map(|(name, value)| MetadataField::new(name, value)).collect(),
             auth: text(&spec.auth.as_ref().map(EndpointAuth::kind)),
             auth_username: match &spec.auth {
                 Some(EndpointAuth::Basic { username, .. }) => username.clone(),
@@ -261,6 +279,15 @@ mod tests {
         assert_eq!((&*fields.scheme, &*fields.header_format), ("standard", "timestamped"));
         assert_eq!((&*fields.retry_mode, &*fields.auth), ("", ""));
         assert!(fields.formats().iter().any(|(name, _)| name == "cloudevents_binary"));
+    }
+
+    #[test]
+    fn metadata_field_is_a_text_or_json() {
+        let metadata = serde_json::from_str(r#"{"a": "5", "b": 5.0, "c": ["x"]}"#).unwrap();
+        let spec = WebhookSpec { metadata, ..WebhookSpec::default() };
+        let fields = Fields::from_spec(&spec).metadata;
+        let shown: Vec<_> = fields.iter().map(|field| (&*field.name, &*field.value, field.is_json)).collect();
+        assert_eq!(shown, [("a", "5", false), ("b", "5.0", true), ("c", r#"["x"]"#, true)]);
     }
 
     #[test]

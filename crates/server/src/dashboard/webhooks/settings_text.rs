@@ -4,7 +4,7 @@ use redrive_core::{
     delivery::lane::Ordering,
     event::PayloadFormat,
     security::signature::{HeaderForm, Scheme},
-    webhook::WebhookSpec,
+    webhook::{WebhookSpec, metadata::MetadataValue},
 };
 
 use crate::{app::confirmations::AddressStatus, dashboard::format};
@@ -86,8 +86,12 @@ pub(super) fn setting_rows(
     add(
         "Metadata",
         (!spec.metadata.is_empty()).then(|| {
+            let shown = |value: &MetadataValue| match value.as_text() {
+                Some(text) => text.into_owned(),
+                None => value.as_json().to_owned(),
+            };
             let pairs: Vec<String> =
-                spec.metadata.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+                spec.metadata.iter().map(|(name, value)| format!("{name}: {}", shown(value))).collect();
             list(&pairs)
         }),
     );
