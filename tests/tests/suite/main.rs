@@ -9,7 +9,6 @@
 mod architecture;
 mod delivery;
 mod demo;
-mod destination_limits;
 mod drain;
 mod event_types;
 mod extended;

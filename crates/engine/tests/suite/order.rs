@@ -174,10 +174,14 @@ async fn live_through(seed: u64) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn order_survives_random_events() {
-    for seed in 1..=8 {
-        live_through(seed).await;
+mod slow {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn order_survives_random_events() {
+        for seed in 1..=8 {
+            live_through(seed).await;
+        }
     }
 }
 

@@ -8,7 +8,6 @@
 
 mod bad_input;
 mod command_line;
-mod config_check;
 mod creation;
 mod dashboard;
 mod dashboard_admin;

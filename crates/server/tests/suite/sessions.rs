@@ -220,39 +220,43 @@ async fn bidi_controls_in_user_text_are_escaped() {
     assert!(form.contains(turned), "form fields keep the exact value");
 }
 
-#[tokio::test]
-async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
-    let database = Postgres::shared().await;
-    let on = || {
-        Setup::new()
-            .database_url(database.url())
-            .env("REDRIVE_DATABASE_WRITE_CONNECTIONS", "4")
-            .env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
-    };
-    let (here, there) = (Redrive::start_with(on()).await, Redrive::start_with(on()).await);
-    let browser = Browser::log_in(&here, here.key()).await;
-    let cookie = [("cookie", browser.cookie.as_str())];
-    let elsewhere = there.api().without_key();
-    let status = async || elsewhere.raw("GET", HOME, &cookie, "").await.status;
-    assert_eq!(status().await, 200);
+mod slow {
+    use super::*;
 
-    let lock = "BEGIN; LOCK TABLE browser_sessions IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let locked = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        status().await
-    };
-    let (_, while_locked) = tokio::join!(database.execute(lock), locked);
-    assert_eq!(while_locked, 503, "an unavailable store does not end a session");
-    assert_eq!(status().await, 200);
+    #[tokio::test]
+    async fn sessions_are_shared_by_nodes_and_survive_a_slow_store() {
+        let database = Postgres::shared().await;
+        let on = || {
+            Setup::new()
+                .database_url(database.url())
+                .env("REDRIVE_DATABASE_WRITE_CONNECTIONS", "4")
+                .env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
+        };
+        let (here, there) = (Redrive::start_with(on()).await, Redrive::start_with(on()).await);
+        let browser = Browser::log_in(&here, here.key()).await;
+        let cookie = [("cookie", browser.cookie.as_str())];
+        let elsewhere = there.api().without_key();
+        let status = async || elsewhere.raw("GET", HOME, &cookie, "").await.status;
+        assert_eq!(status().await, 200);
 
-    assert_eq!(log_out(&browser, "").await.status, 303);
-    let ended = async {
-        while status().await != 303 {
-            tokio::time::sleep(Duration::from_millis(50)).await
-        }
-    };
-    tokio::time::timeout(redrive_testkit::WAIT_TIMEOUT, ended)
-        .await
-        .expect("the session was not ended on the other node");
+        let lock = "BEGIN; LOCK TABLE browser_sessions IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let locked = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            status().await
+        };
+        let (_, while_locked) = tokio::join!(database.execute(lock), locked);
+        assert_eq!(while_locked, 503, "an unavailable store does not end a session");
+        assert_eq!(status().await, 200);
+
+        assert_eq!(log_out(&browser, "").await.status, 303);
+        let ended = async {
+            while status().await != 303 {
+                tokio::time::sleep(Duration::from_millis(50)).await
+            }
+        };
+        tokio::time::timeout(redrive_testkit::WAIT_TIMEOUT, ended)
+            .await
+            .expect("the session was not ended on the other node");
+    }
 }

@@ -7,6 +7,7 @@ mod cloudevents;
 mod cluster;
 mod cost;
 mod crash;
+mod destination_limits;
 mod durability;
 mod guard;
 mod guard_dns;

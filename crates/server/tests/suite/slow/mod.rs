@@ -1,6 +1,7 @@
 //! Suites that wait, kill and restart.
 
 mod backup;
+mod config_check;
 mod doctor;
 mod mail;
 mod nodes;
