@@ -134,7 +134,7 @@ pub(crate) enum AdmissionDecision {
     /// The circuit is half-open, and this event was already a probe in the current half-open period. Other events may
     /// become probes.
     AlreadyProbed {
-        /// Latest time of the half-open decision.
+        /// Time by which the half-open circuit has closed or opened again.
         until: Time,
     },
     /// The circuit is half-open and all its probes are in flight.

@@ -1,4 +1,4 @@
-//! Admission: decides whether a started delivery is sent, waits in memory, or returns to the store.
+//! Admission: decides whether a delivery that was taken from its queue is sent, waits in memory, or returns to the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ pub(crate) struct Admission {
     pub(crate) cluster_slot: Option<Slot>,
 }
 
-/// A started delivery and its webhook.
+/// A delivery that was taken from its queue to be sent, and its webhook.
 type DeliveryWithWebhook = (UnsettledDelivery, Arc<ResolvedWebhook>);
 
 /// Longest time that a webhook is parked without checking again. A longer block is kept in the store; if it ends

@@ -1,4 +1,4 @@
-//! What other nodes and owners change for the queues: cancelled deliveries, ended epochs, webhooks that move to another
+//! What other nodes and API calls change for the queues: cancelled deliveries, ended epochs, webhooks that move to another
 //! node, changed limits, and lanes that this node has claimed or declines.
 
 use std::collections::VecDeque;

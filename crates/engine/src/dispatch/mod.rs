@@ -1,16 +1,16 @@
 //! The dispatcher: deliveries leased to this node and not yet sent, and the fair order in which they are started.
 //!
 //! Everything is bounded: capacity for a delivery is reserved before it is committed as leased to this node, and
-//! freed when its outcome is committed. A delivery without capacity waits in the store; its lane then has a
-//! `backlog` and is refilled from the store, in order, before anything newer is enqueued directly.
+//! freed when its outcome is committed. A delivery without capacity waits in the store; its lane then has more due
+//! there and is refilled from it, in order, before anything newer is enqueued directly.
 //!
 //! Capacity and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
 //! see [`redrive_core::dispatch::fairness`]. The order of sending is in `fair_queue`, capacity in `capacity`, and what
-//! other nodes or the owner change in `external_changes`.
+//! other nodes or API calls change in `external_changes`.
 //!
 //! A method of [`DispatchQueues`] changes the queues under their lock and returns actions; the command of the same name on
-//! [`Dispatcher`] performs them once the lock is free. No other caller sees an action. What leaves the queues is a guard (`unsettled`), which frees what it occupies when it is
-//! dropped.
+//! [`Dispatcher`] performs them once the lock is free. No other caller sees an action. What leaves the queues is a guard
+//! (`unsettled`), which frees what it occupies when it is dropped.
 
 mod admission;
 mod assignments;

@@ -7,11 +7,11 @@ use super::{
     UnsettledDelivery,
 };
 
-/// A started delivery that may not be sent now.
+/// A delivery that was taken from its queue and may not be sent now.
 pub(super) type UnadmittedDelivery = (UnsettledDelivery, Deferral);
 
 impl Dispatcher {
-    /// Starts the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
+    /// Starts the attempts of the deliveries that the gate admits, releases those that have to wait in the store, and wakes the
     /// claim loop if there is capacity for more.
     ///
     /// Deliveries that are not admitted return to their queues, which may start others instead. The loop ends, because

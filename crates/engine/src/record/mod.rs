@@ -188,7 +188,7 @@ impl Recorder {
             crate::occurrences::webhook_disabled(&delivery.event.tenant_id, delivery.webhook_id, reason, now)
         };
         occurrences.extend(disable_reason.as_ref().map(disabled_occurrence));
-        let (saw_cancel, by_request) =
+        let (record_despite_cancel, by_request) =
             (cancellation.is_some(), cancellation.as_ref().is_some_and(|cancel| cancel.by_request));
         let record = OutcomeRecord {
             epoch: delivery.epoch.epoch,
@@ -198,7 +198,7 @@ impl Recorder {
             requires_inactive_webhook: matches!(decided.outcome, Outcome::Cancelled(_)) && !by_request,
             outcome: decided.outcome,
             attempt: Some(attempt),
-            saw_cancel,
+            record_despite_cancel,
             disable: disable_reason.map(|reason| DisableWebhook { reason, url: webhook.url.to_string() }),
             effects,
             occurrences,
@@ -230,7 +230,7 @@ impl Recorder {
             webhook_id: delivery.webhook_id,
             attempt: None,
             outcome,
-            saw_cancel: true,
+            record_despite_cancel: true,
             requires_inactive_webhook,
             disable: None,
             effects: WebhookEffects::default(),

@@ -121,7 +121,7 @@ impl Recorder {
     fn decide_again(self: &Arc<Self>, pending: SubmittedOutcome, reason: &str) {
         let SubmittedOutcome { outcome, delivery, response_class } = pending;
         let mut outcome = OutcomeRecord::clone(&outcome);
-        outcome.saw_cancel = true;
+        outcome.record_despite_cancel = true;
         if let (Some((response_class, webhook)), Some(attempt)) = (&response_class, &mut outcome.attempt) {
             let decided = self.decide(&delivery, webhook, response_class, Some(reason));
             attempt.status = decided.outcome.attempt_status();
@@ -153,7 +153,7 @@ impl Recorder {
             outcome.occurrences.extend(occurrences::delivery_dead_by(&delivery, &decided, error, outcome.at));
             outcome.outcome = decided.outcome;
             outcome.requires_inactive_webhook = false;
-            outcome.saw_cancel = false;
+            outcome.record_despite_cancel = false;
             recorder.submit(SubmittedOutcome { outcome: Arc::new(outcome), delivery, response_class });
         });
     }

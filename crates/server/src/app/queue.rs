@@ -28,7 +28,7 @@ pub struct QueueSummary {
     pub webhooks: usize,
     /// Whether there are more than were counted.
     pub more: bool,
-    /// Number of requests of this node whose outcome is not committed yet.
+    /// Number of the tenant's unsettled deliveries on this node. They are not part of `total`.
     pub unsettled: usize,
 }
 

@@ -357,7 +357,7 @@ impl Harness {
             webhook_id: self.webhook_id,
             attempt: Some(self.attempt(number, &next, time)),
             outcome: next,
-            saw_cancel: false,
+            record_despite_cancel: false,
             requires_inactive_webhook: false,
             disable: None,
             effects: WebhookEffects::default(),

@@ -128,7 +128,8 @@ impl Interleaving<'_> {
     async fn record_late(&mut self, key: usize, id: DeliveryId, node: Epoch) {
         let entry = self.lines[key].get(id);
         let late = self.harness.outcome(id, entry.attempts + 1, Outcome::Delivered, at(self.now));
-        let response = self.harness.record(OutcomeRecord { epoch: node, saw_cancel: true, ..late }).await;
+        let response =
+            self.harness.record(OutcomeRecord { epoch: node, record_despite_cancel: true, ..late }).await;
         assert_eq!(response, DONE);
         entry.at = At::Over;
     }
@@ -158,8 +159,10 @@ impl Interleaving<'_> {
         if let RecordResult::CancelRequested(reason) = response {
             let decided = if next == Outcome::Delivered { next } else { Outcome::Cancelled(reason) };
             self.lines[key].get(id).at = At::Over;
-            response =
-                self.harness.record(OutcomeRecord { outcome: decided, saw_cancel: true, ..outcome }).await;
+            response = self
+                .harness
+                .record(OutcomeRecord { outcome: decided, record_despite_cancel: true, ..outcome })
+                .await;
         }
         assert_eq!(response, DONE);
     }

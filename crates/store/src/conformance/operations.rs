@@ -259,7 +259,7 @@ pub async fn step_cancels_several_deliveries(harness: &Arc<Harness>) {
     assert_eq!(harness.cancel(leased, at(21)).await, CancelResult::Requested);
     assert_eq!(harness.due_lanes(at(9000)).await, [], "no lane is left");
     let late = harness.outcome(leased, 1, Outcome::Delivered, at(30));
-    let known = OutcomeRecord { saw_cancel: true, ..late };
+    let known = OutcomeRecord { record_despite_cancel: true, ..late };
     assert_eq!(harness.record(known).await, RecordResult::Recorded { config_version: None });
 }
 

@@ -198,7 +198,10 @@ pub async fn next_delivery_is_due_when_the_leased_first_is_cancelled(harness: &A
             _ => {
                 let next = Outcome::Cancelled("enough".into());
                 let outcome = OutcomeRecord { epoch: node, ..harness.outcome(line[0], 1, next, at(11)) };
-                assert_eq!(harness.record(OutcomeRecord { saw_cancel: true, ..outcome }).await, DONE);
+                assert_eq!(
+                    harness.record(OutcomeRecord { record_despite_cancel: true, ..outcome }).await,
+                    DONE
+                );
             }
         }
         assert_eq!(harness.status(line[0]).await, DeliveryStatus::Cancelled);

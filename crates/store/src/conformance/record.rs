@@ -192,7 +192,8 @@ pub async fn concurrent_cancellation_asks_to_decide_again(harness: &Arc<Harness>
         assert_eq!(harness.attempts(id).await, []);
         assert_eq!(harness.record(outcome).await, RecordResult::CancelRequested("enough".into()));
         assert!(harness.store().mark_sending(harness.epoch, id).await.unwrap(), "the lease is still there");
-        let decided = OutcomeRecord { saw_cancel: true, ..harness.outcome(id, 1, next.clone(), at(6)) };
+        let decided =
+            OutcomeRecord { record_despite_cancel: true, ..harness.outcome(id, 1, next.clone(), at(6)) };
         assert_eq!(harness.record(decided).await, DONE);
         assert!(harness.status(id).await.is_final());
         assert_eq!(harness.attempts(id).await.len(), 1);
@@ -279,7 +280,8 @@ pub async fn cancel_for_inactive_webhook_requires_an_inactive_webhook(harness: &
     let because_ended =
         |id| OutcomeRecord { requires_inactive_webhook: true, ..harness.outcome(id, 1, cancelled(), at(5)) };
     let (tried, untried) = (harness.leased(at(0)).await, harness.leased(at(0)).await);
-    let without_attempt = OutcomeRecord { attempt: None, saw_cancel: true, ..because_ended(untried) };
+    let without_attempt =
+        OutcomeRecord { attempt: None, record_despite_cancel: true, ..because_ended(untried) };
     for outcome in [because_ended(tried), without_attempt.clone()] {
         assert_eq!(harness.record(outcome.clone()).await, RecordResult::WebhookNotInactive);
         assert_eq!(harness.status(outcome.delivery_id).await, DeliveryStatus::Pending);

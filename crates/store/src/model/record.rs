@@ -77,8 +77,10 @@ pub struct OutcomeRecord {
     pub attempt: Option<Attempt>,
     /// Next state of the delivery.
     pub outcome: Outcome,
-    /// Whether the decision took a cancellation into account.
-    pub saw_cancel: bool,
+    /// Whether the outcome is recorded even if the delivery's cancellation was requested. If false, the store returns
+    /// `CancelRequested` instead. True if the decision considered the cancellation, and for an end without an attempt, which
+    /// a cancellation does not change.
+    pub record_despite_cancel: bool,
     /// Whether the delivery is cancelled because its webhook is inactive (`Webhook::is_inactive`). The store compares this
     /// with the webhook's row and records nothing if the row does not confirm it.
     pub requires_inactive_webhook: bool,

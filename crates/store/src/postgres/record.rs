@@ -276,7 +276,7 @@ async fn delivered(
         outcomes.iter().filter_map(|outcome| Some((&***outcome, outcome.attempt.as_ref()?))).collect();
     let columns = Columns::from_outcomes(&with_attempts);
     let at: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.at)).collect();
-    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.saw_cancel).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.record_despite_cancel).collect();
     let mut values = columns.values();
     let delivered = Col(DeliveryStatus::Delivered);
     // Deliveries with earlier failed attempts.
@@ -356,7 +356,7 @@ async fn take(
     outcomes.sort_by_key(|outcome| (outcome.epoch, outcome.delivery_id));
     let epochs: Vec<_> = outcomes.iter().map(|outcome| outcome.epoch.0).collect();
     let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery_id)).collect();
-    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.saw_cancel).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.record_despite_cancel).collect();
     lock_leases(tx, &epochs, &ids).await?;
     let rows = tx.query(DELETE_LEASES, &[&epochs, &ids, &knows]).await?;
     rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.position.delivery_id, orphan))).collect()

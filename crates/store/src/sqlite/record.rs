@@ -36,7 +36,7 @@ pub(super) fn record_outcome<'a>(
 ) -> rusqlite::Result<RecordResult> {
     let Some(lease) = delete_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
     if let Some(reason) = &lease.cancel
-        && !outcome.saw_cancel
+        && !outcome.record_despite_cancel
     {
         restore_lease(transaction, outcome, &lease)?;
         return Ok(RecordResult::CancelRequested(reason.clone()));

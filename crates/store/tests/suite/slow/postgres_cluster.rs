@@ -81,7 +81,7 @@ async fn work(harness: &Harness, store: &dyn Store, epoch: Epoch, now: i64) -> u
                 RecordResult::Recorded { .. } => {}
                 // It was cancelled concurrently, but has been delivered.
                 RecordResult::CancelRequested(_) => {
-                    let again = record(store, OutcomeRecord { saw_cancel: true, ..outcome }).await;
+                    let again = record(store, OutcomeRecord { record_despite_cancel: true, ..outcome }).await;
                     assert_eq!(again, RecordResult::Recorded { config_version: None });
                 }
                 other => panic!("{other:?}"),

@@ -207,7 +207,7 @@ async fn record_claimed(node: &mut Node, operation: Operation) -> Result<(), Sto
         .into_iter()
         .zip(recorded)
         .filter(|(_, recorded)| matches!(recorded, RecordResult::CancelRequested(_)))
-        .map(|(outcome, _)| OutcomeRecord { saw_cancel: true, ..outcome })
+        .map(|(outcome, _)| OutcomeRecord { record_despite_cancel: true, ..outcome })
         .collect();
     record_all(node, &again).await.map(drop)
 }
