@@ -3,13 +3,13 @@
 use bytes::Bytes;
 
 use super::ArchiveError;
-use crate::config::{self, Place};
+use crate::config::{self, ArchiveLocation};
 
 /// Uninhabited type: no storage can be opened.
 pub(super) enum Storage {}
 
 impl Storage {
-    pub(super) fn open(_: &config::Archive, _: Place) -> Result<Self, ArchiveError> {
+    pub(super) fn open(_: &config::Archive, _: ArchiveLocation) -> Result<Self, ArchiveError> {
         let advice = "this build of Redrive has no archive; build it with the feature `archive`, or remove archive.url";
         Err(ArchiveError::Storage(advice.into()))
     }

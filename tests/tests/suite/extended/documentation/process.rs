@@ -112,9 +112,12 @@ impl Program {
         }
     }
 
-    /// Waits for a line; panics after `WAIT_TIMEOUT`.
+    /// Waits for a line; panics after `WAIT_TIMEOUT`. A process in the background may print it behind text of another
+    /// program that does not end its line, as `curl` does with a response.
     pub(crate) fn wait_line(&self, line: &str) {
-        self.wait_for(WAIT_TIMEOUT, line, |lines| lines.iter().any(|printed| printed == line).then_some(()));
+        self.wait_for(WAIT_TIMEOUT, line, |lines| {
+            lines.iter().any(|printed| printed.ends_with(line)).then_some(())
+        });
     }
 
     /// Waits until the process has ended with success, and returns its lines; panics with them otherwise.
