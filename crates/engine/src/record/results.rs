@@ -42,7 +42,8 @@ impl Recorder {
     }
 
     /// The outcome was not recorded, but what it showed about the endpoint is valid, so the circuit transition is stored.
-    /// A change of `failing_since` is stored only with its outcome, so it is given up: the next read overwrites the local value.
+    /// A change of `failing_since` is stored only with its outcome, so it is given up: the next read of the
+    /// webhook's stored runtime state (`merge_stored`) overwrites the local value.
     fn persist_circuit(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
             let occurrence = outcome
