@@ -51,6 +51,8 @@ impl Expiry {
     /// stops.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
+            // Counted from the start of the scan: the clock may jump during it, past deliveries that it has already read.
+            let next_scan_at = self.clock.now() + SCAN_INTERVAL;
             self.expire_queued();
             if let Err(error) = self.expire_deliveries().await {
                 tracing::warn!(%error, "expiring overdue deliveries failed; will retry");
@@ -62,9 +64,8 @@ impl Expiry {
                     None
                 }
             };
-            let soon = self.clock.now() + SCAN_INTERVAL;
             tokio::select! {
-                () = self.clock.sleep_until(next.unwrap_or(soon).min(soon)) => {}
+                () = self.clock.sleep_until(next.unwrap_or(next_scan_at).min(next_scan_at)) => {}
                 () = self.wakeups.expiry.notified() => {}
                 () = self.stop.cancelled() => return,
             }
