@@ -202,7 +202,7 @@ impl Base {
         let shares = Arc::new(LimitShares::new(settings.served_pools(), settings.global_rate_limit));
         let router =
             Arc::new(Router::new(self.store.clone(), self.store.clone(), settings.clone(), shares.clone()));
-        let local = Arc::new(LocalCoordinator::new(shares.clone()));
+        let local = Arc::new(LocalCoordinator::new(shares.clone(), settings.failing_rule));
         let coordinator = Arc::new(Coordinator::new(local, has_redis, self.clock.clone()));
         let limits = DispatchLimits {
             max_unsettled: settings.max_in_flight,
@@ -682,6 +682,8 @@ impl Base {
             clock: self.clock.clone(),
             settings: self.settings.clone(),
             membership: self.membership.clone(),
+            runtime_state: self.store.clone(),
+            coordinator: data_path.coordinator.clone(),
             statistics: statistics.clone(),
             dns_suspects: data_path.attempt_runner.dns_suspects.clone(),
             wakeups: self.wakeups.clone(),

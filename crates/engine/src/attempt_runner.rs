@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     clock::Clock,
-    coordinate::{AttemptReport, Coordinator, ReportEffects},
+    coordinate::{AttemptReport, Coordinator, EndpointResult, ReportEffects},
     dispatch::{
         Admission, DeliveryHandler, Dispatcher, EndWithoutAttempt, LeasedDelivery, REASON_GONE,
         UnsettledDelivery,
@@ -249,7 +249,11 @@ fn build_report(
             CallOutcome::from_category(category)
         },
         probe,
-        endpoint_accepted: (!is_inconclusive).then_some(category.is_none()),
+        endpoint: match category {
+            _ if is_inconclusive => EndpointResult::Inconclusive,
+            Some(category) => EndpointResult::Failed(category),
+            None => EndpointResult::Accepted,
+        },
         pause_until: decided.pause_until,
     }
 }

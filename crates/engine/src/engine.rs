@@ -12,7 +12,7 @@ use redrive_core::{
     notification::{Occurrence, confirmation::MailPolicy},
     protection::limiter::RateLimit,
     statistics::traffic::{Resolution, Traffic},
-    webhook::Webhook,
+    webhook::{Webhook, failures::FailingRule},
 };
 use redrive_store::{
     CancelResult, ConfirmationRequestResult, Delivery, Epoch, EraseResult, MinuteRollup, Node, Operation,
@@ -75,6 +75,11 @@ impl Engine {
     /// Returns the cache of webhooks and tenants.
     pub fn router(&self) -> &Router {
         &self.0.control.router
+    }
+
+    /// Returns when the failures of a webhook are reported to its owner.
+    pub fn failing_rule(&self) -> FailingRule {
+        self.0.control.coordinator.local.failing_rule
     }
 
     /// Returns the clock that the engine uses.

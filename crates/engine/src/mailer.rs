@@ -2,7 +2,10 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use redrive_core::{notification::confirmation::MailPolicy, webhook::Webhook};
+use redrive_core::{
+    notification::{NotificationKind, confirmation::MailPolicy},
+    webhook::Webhook,
+};
 use redrive_store::{EmailAddress, StoredNotification};
 
 /// Future of the result of sending email.
@@ -31,6 +34,8 @@ pub enum Mailed {
     Suppressed(String),
     /// No recipient has confirmed their address.
     Unconfirmed,
+    /// Every recipient gets the email of another kind about the same outage.
+    Covered(NotificationKind),
     /// There are no recipients, or none wants it.
     NoRecipients,
 }

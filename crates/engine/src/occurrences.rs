@@ -44,7 +44,7 @@ pub(crate) fn delivery_dead(
         message: message.map(shortened),
         delivery_id: Some(delivery.id),
         event_type: Some(delivery.event.event_type.to_string()),
-        until: None,
+        ..OccurrenceDetails::default()
     };
     Some(occurrence(
         &delivery.event.tenant_id,
@@ -69,8 +69,8 @@ pub(crate) fn delivery_dead_by(
 }
 
 /// Returns the occurrence for an automatic circuit transition. The store verifies whether the transition takes
-/// effect.
-pub(crate) fn circuit_transition(change: &CircuitChange) -> Option<Occurrence> {
+/// effect. `since` is the start of the webhook's series of failures.
+pub(crate) fn circuit_transition(change: &CircuitChange, since: Option<Time>) -> Option<Occurrence> {
     if change.saved.forced.is_some() {
         return None;
     }
@@ -83,6 +83,7 @@ pub(crate) fn circuit_transition(change: &CircuitChange) -> Option<Occurrence> {
                 reason,
                 message: Some(message),
                 until: change.saved.until,
+                since,
                 ..OccurrenceDetails::default()
             };
             (NotificationKind::CircuitOpened, details)

@@ -9,7 +9,7 @@ use redrive_core::{
     notification::grouping::GroupIntervals,
     protection::{breaker::BreakerPolicy, limiter::RateLimit},
     tenancy::DEFAULT_POOL,
-    webhook::caps::Caps,
+    webhook::{caps::Caps, failures::FailingRule},
 };
 
 use crate::{amqp::Broker, mailer::MailerHandle, metrics::BreakdownSettings, spans::Tracing};
@@ -74,6 +74,8 @@ pub struct Settings {
     pub tracing: Option<Tracing>,
     /// Grouping intervals: time during which further occurrences of a kind are collected after a notification.
     pub group_intervals: GroupIntervals,
+    /// When the failures of a webhook are reported to its owner.
+    pub failing_rule: FailingRule,
     /// Age of a secret at which its webhook's owner is notified to rotate it; `None` for never.
     pub rotate_after: Option<Duration>,
     /// Mailer for notifications; without one no email is sent.
@@ -142,6 +144,7 @@ impl Default for Settings {
             breakdowns: BreakdownSettings::default(),
             tracing: None,
             group_intervals: GroupIntervals::default(),
+            failing_rule: FailingRule::default(),
             rotate_after: Some(Duration::from_secs(90 * 24 * 3600)),
             mailer: None,
         }

@@ -95,6 +95,8 @@ codes! {
         NotificationKind::DnsFailing = 5,
         NotificationKind::SecretRotationDue = 6,
         NotificationKind::QuotaReached = 7,
+        NotificationKind::WebhookFailing = 8,
+        NotificationKind::WebhookRecovered = 9,
     }
     ChannelStatus {
         ChannelStatus::Pending = 0,

@@ -31,7 +31,7 @@ use redrive_core::{
     security::vault::MasterKeyId,
     statistics::traffic::{Resolution, Traffic},
     tenancy::TenantRules,
-    webhook::Webhook,
+    webhook::{Webhook, failures::FailingRule},
 };
 
 pub use error::{OpenError, StoreError};
@@ -131,6 +131,15 @@ pub trait RuntimeState: Send + Sync {
         circuit: SavedCircuit,
         occurrence: Option<Occurrence>,
     ) -> StoreFuture<'_, bool>;
+    /// Reports a webhook as failing if its series of failures is by now (`core::webhook::failures`), with an occurrence.
+    /// Returns `false` if it is not, or was reported before.
+    fn report_failing(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        rule: FailingRule,
+        now: Time,
+    ) -> StoreFuture<'_, bool>;
 }
 
 /// Statistics of webhooks and tenants, per minute and per hour.
@@ -145,12 +154,12 @@ pub trait Statistics: Send + Sync {
         webhooks: Vec<WebhookId>,
         from: Time,
     ) -> StoreFuture<'_, Vec<MinuteRollup>>;
-    /// Returns the last successful delivery of each of these webhooks in a minute that began no later than the given
-    /// time; webhooks without one are left out.
+    /// Returns the last success of each of these webhooks, however long ago it was; webhooks without one are left out.
+    /// It is exact while the minute rollup of the success is kept, and at most a minute too early from then on.
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        since_by_webhook: Vec<(WebhookId, Time)>,
+        webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
     /// Returns a tenant's rollups per minute or hour from this time on, oldest first.
     fn traffic(
@@ -544,6 +553,14 @@ pub trait Notifications: Send + Sync {
         &self,
         tenant_id: TenantId,
         page: PageRequest<NotificationId>,
+    ) -> StoreFuture<'_, Vec<StoredNotification>>;
+    /// Lists the last `limit` notifications about a webhook of a tenant before this one, newest first.
+    fn earlier_notifications(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        before: NotificationId,
+        limit: usize,
     ) -> StoreFuture<'_, Vec<StoredNotification>>;
     /// Prunes up to `limit` notifications before this time, and as many groups that have been idle since then.
     fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;

@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use crate::{
     delivery::response::FailureCategory, security::signature::LiveSecret, statistics::rollup::Rollup,
-    time::Time,
+    time::Time, webhook::failures::FailureSeries,
 };
 
 /// Time span of the attempts that are checked for DNS failures.
 pub const DNS_WINDOW: Duration = Duration::from_secs(600);
-/// Minimum number of attempts for a result.
+/// Minimum number of attempts in the window for a result by percentage.
 const DNS_MIN_ATTEMPTS: u32 = 10;
 /// DNS is failing if more than this percentage of the attempts failed.
 const DNS_FAILURE_PERCENT: u64 = 80;
 
-/// Returns whether the host of a webhook could not be resolved for too many of these attempts.
-pub fn is_dns_failing(window: &Rollup) -> bool {
+/// Returns whether the host of a webhook could not be resolved: for too many attempts of the window, or for every
+/// attempt since its last success, which are few if it gets few events.
+pub fn is_dns_failing(window: &Rollup, failures: Option<&FailureSeries>) -> bool {
     let failed = dns_failures(window);
     window.attempts >= DNS_MIN_ATTEMPTS
         && u64::from(failed) * 100 > u64::from(window.attempts) * DNS_FAILURE_PERCENT
+        || failures.is_some_and(|failures| failures.is_only(FailureCategory::Dns))
 }
 
 /// Returns how many attempts failed because the host could not be resolved.
@@ -44,13 +46,31 @@ mod tests {
 
     #[test]
     fn dns_is_failing_above_80_percent_of_at_least_ten_attempts() {
-        assert!(!is_dns_failing(&window(0, 0)) && !is_dns_failing(&window(9, 9)), "too few");
-        assert!(is_dns_failing(&window(10, 10)) && is_dns_failing(&window(10, 9)));
-        assert!(!is_dns_failing(&window(10, 8)), "exactly 80 percent");
-        assert!(is_dns_failing(&window(1_000, 801)) && !is_dns_failing(&window(1_000, 800)));
+        let is_failing = |attempts, dns| is_dns_failing(&window(attempts, dns), None);
+        assert!(!is_failing(0, 0) && !is_failing(9, 9), "too few");
+        assert!(is_failing(10, 10) && is_failing(10, 9));
+        assert!(!is_failing(10, 8), "exactly 80 percent");
+        assert!(is_failing(1_000, 801) && !is_failing(1_000, 800));
         let mut others = window(10, 0);
         others.by_category[FailureCategory::Timeout as usize] = 10;
-        assert!(!is_dns_failing(&others), "other failures do not count");
+        assert!(!is_dns_failing(&others, None), "other failures do not count");
+    }
+
+    #[test]
+    fn dns_is_failing_if_it_failed_for_two_attempts_and_none_succeeded() {
+        use FailureCategory::{Dns, Timeout};
+        let series = |categories: &[FailureCategory]| {
+            let mut series = FailureSeries::starting_at(Time::from_secs(5));
+            categories.iter().for_each(|category| series.add(*category));
+            series
+        };
+        let is_failing = |categories: &[FailureCategory]| {
+            // The first of the attempts is older than the window.
+            is_dns_failing(&window(1, 1), Some(&series(categories)))
+        };
+        assert!(is_failing(&[Dns, Dns]) && is_failing(&[Dns; 5]));
+        assert!(!is_failing(&[Dns]), "one failure says nothing");
+        assert!(!is_failing(&[Timeout, Dns, Dns]), "the endpoint was reached before");
     }
 
     #[test]

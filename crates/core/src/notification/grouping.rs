@@ -22,7 +22,12 @@ impl NotificationKind {
     /// lasts, since a repetition during the quiet interval adds nothing and may be outdated when the interval ends.
     pub fn counts_repeats(self) -> bool {
         match self {
-            Self::CircuitOpened | Self::CircuitRecovered | Self::WebhookDisabled | Self::DeliveryDead => true,
+            Self::CircuitOpened
+            | Self::CircuitRecovered
+            | Self::WebhookFailing
+            | Self::WebhookRecovered
+            | Self::WebhookDisabled
+            | Self::DeliveryDead => true,
             Self::DnsFailing | Self::SecretRotationDue | Self::QuotaReached => false,
         }
     }
@@ -38,6 +43,8 @@ impl NotificationKind {
         match self {
             Self::CircuitOpened => Some(Self::CircuitRecovered),
             Self::CircuitRecovered => Some(Self::CircuitOpened),
+            Self::WebhookFailing => Some(Self::WebhookRecovered),
+            Self::WebhookRecovered => Some(Self::WebhookFailing),
             _ => None,
         }
     }
@@ -48,7 +55,7 @@ impl NotificationKind {
 pub struct GroupIntervals {
     /// For dead deliveries and disabled webhooks.
     pub usual: Duration,
-    /// For circuits, opened and recovered.
+    /// For circuits, opened and recovered, and for webhooks, failing and recovered.
     pub circuit: Duration,
     /// For lasting conditions: DNS failures, quotas.
     pub repeat_interval: Duration,
@@ -71,7 +78,10 @@ impl GroupIntervals {
     /// Returns the interval of a kind.
     pub fn for_kind(&self, kind: NotificationKind) -> Duration {
         match kind {
-            NotificationKind::CircuitOpened | NotificationKind::CircuitRecovered => self.circuit,
+            NotificationKind::CircuitOpened
+            | NotificationKind::CircuitRecovered
+            | NotificationKind::WebhookFailing
+            | NotificationKind::WebhookRecovered => self.circuit,
             NotificationKind::WebhookDisabled | NotificationKind::DeliveryDead => self.usual,
             NotificationKind::DnsFailing | NotificationKind::QuotaReached => self.repeat_interval,
             NotificationKind::SecretRotationDue => self.secret,

@@ -8,6 +8,7 @@ pub mod confirmation;
 pub mod grouping;
 pub mod mail_limit;
 pub mod mail_text;
+pub mod outage;
 pub mod payload;
 pub mod preferences;
 
@@ -46,11 +47,17 @@ pub enum NotificationKind {
     /// A request of the tenant was rejected because a quota is used up.
     #[serde(rename = "quota.reached")]
     QuotaReached,
+    /// Only failures since the last success of a webhook: several, or for a while.
+    #[serde(rename = "webhook.failing")]
+    WebhookFailing,
+    /// A webhook that was reported as failing accepted a delivery again.
+    #[serde(rename = "webhook.recovered")]
+    WebhookRecovered,
 }
 
 impl NotificationKind {
     /// Every kind.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::CircuitOpened,
         Self::CircuitRecovered,
         Self::WebhookDisabled,
@@ -58,6 +65,8 @@ impl NotificationKind {
         Self::DnsFailing,
         Self::SecretRotationDue,
         Self::QuotaReached,
+        Self::WebhookFailing,
+        Self::WebhookRecovered,
     ];
 
     /// Returns the canonical name; the event type for operational webhooks is `redrive.` and this name.
@@ -70,6 +79,8 @@ impl NotificationKind {
             Self::DnsFailing => "dns.failing",
             Self::SecretRotationDue => "secret.rotation_due",
             Self::QuotaReached => "quota.reached",
+            Self::WebhookFailing => "webhook.failing",
+            Self::WebhookRecovered => "webhook.recovered",
         }
     }
 
@@ -103,6 +114,12 @@ pub struct OccurrenceDetails {
     /// Until when, for conditions that end by themselves: the next probe of a circuit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
+    /// Time of the first failure since the last success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Number of failures since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failures: Option<u32>,
 }
 
 /// One occurrence, recorded in the transaction of its cause.
@@ -120,6 +137,19 @@ pub struct Occurrence {
     pub count: u32,
     /// Details.
     pub details: OccurrenceDetails,
+}
+
+impl Occurrence {
+    /// Returns one occurrence about a webhook.
+    pub fn about_webhook(
+        tenant_id: &TenantId,
+        webhook_id: WebhookId,
+        kind: NotificationKind,
+        at: Time,
+        details: OccurrenceDetails,
+    ) -> Self {
+        Self { tenant_id: tenant_id.clone(), webhook_id: Some(webhook_id), kind, at, count: 1, details }
+    }
 }
 
 /// A notification about one occurrence or a group of them.

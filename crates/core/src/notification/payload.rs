@@ -23,6 +23,8 @@ struct NotificationPayload<'a> {
     delivery_id: Option<DeliveryId>,
     event_type: Option<&'a str>,
     until: Option<Time>,
+    since: Option<Time>,
+    failures: Option<u32>,
 }
 
 /// The webhook that a notification is about.
@@ -53,6 +55,8 @@ pub fn to_event_data(notification: &Notification, webhook: Option<&Webhook>) -> 
         delivery_id: details.delivery_id,
         event_type: details.event_type.as_deref(),
         until: details.until,
+        since: details.since,
+        failures: details.failures,
     })
 }
 
@@ -112,6 +116,8 @@ mod tests {
             "delivery_id": null,
             "event_type": null,
             "until": null,
+            "since": null,
+            "failures": null,
         });
         assert_eq!(data, expected);
         let of_tenant: serde_json::Value =

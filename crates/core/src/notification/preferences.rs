@@ -59,7 +59,7 @@ pub struct TenantPreferences {
     pub emails: Vec<String>,
     /// Kinds that are muted for the whole tenant, on every channel.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 7))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 9))]
     pub muted_kinds: Vec<NotificationKind>,
     /// Language of emails; the server's default if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]

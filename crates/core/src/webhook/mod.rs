@@ -2,7 +2,9 @@
 
 pub mod caps;
 pub mod confidential;
+pub mod failures;
 pub mod metadata;
+pub mod status;
 pub mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +86,7 @@ pub struct Owner {
     pub email: Option<String>,
     /// Kinds of notifications about this webhook that are not sent by any channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 7))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 9))]
     pub muted_kinds: Vec<NotificationKind>,
 }
 
@@ -309,6 +311,12 @@ impl WebhookState {
     /// is older than the verification, which decides about the endpoint, and its deliveries stay parked.
     pub fn may_be_disabled_by_outcome(&self) -> bool {
         matches!(self, Self::Active | Self::Paused)
+    }
+
+    /// Returns whether a change from `old` ends its series of failures: they were failures of a webhook that was sent to,
+    /// and a webhook that was paused, disabled or verified since starts again without them.
+    pub fn ends_failures_of(&self, old: &Self) -> bool {
+        std::mem::discriminant(self) != std::mem::discriminant(old)
     }
 
     /// Returns the reason for which its deliveries are cancelled, or `None` if they are not.

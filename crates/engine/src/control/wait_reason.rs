@@ -7,7 +7,7 @@ use redrive_core::{
     cluster::ticket,
     dispatch::gate::{GateDecision, GateInput, LimitScope, Slots, WaitingOn, decide_admission},
     protection::breaker::{CircuitDecision, CircuitState, CircuitView},
-    webhook::WebhookState,
+    webhook::{WebhookState, failures::FailureSeries},
 };
 use redrive_store::{Delivery, StoreError};
 
@@ -39,8 +39,8 @@ pub struct GateStatus {
     pub circuit: CircuitView,
     /// End of the pause after a 429.
     pub paused_by_429_until: Option<Time>,
-    /// Time of the first of the current consecutive failures.
-    pub failing_since: Option<Time>,
+    /// Failures since the last success.
+    pub failures: Option<FailureSeries>,
     /// What its due deliveries wait for; `None` if only for their turn.
     pub wait_reason: Option<WaitReason>,
     /// Requests in flight.
@@ -124,7 +124,7 @@ impl Control {
             wait_reason: waiting.map(|(_, waiting)| waiting),
             circuit: snapshot.circuit,
             paused_by_429_until: snapshot.paused_by_429_until,
-            failing_since: snapshot.failing_since,
+            failures: snapshot.failures,
             in_flight: usage.webhook,
             queued: usage.queued,
         }

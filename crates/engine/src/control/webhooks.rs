@@ -80,8 +80,8 @@ impl Control {
                         self.wakeups.notifier.notify_one();
                     }
                     self.router.apply_local_change(webhook.clone(), version);
-                    if !before.receives_events() && webhook.state.receives_events() {
-                        self.coordinator.local.clear_failing_since(webhook.id);
+                    if webhook.state.ends_failures_of(&before) {
+                        self.coordinator.local.clear_failures(webhook.id);
                     }
                     self.recorder.apply_webhook_change(webhook.id);
                     if let Some(resolved) = self.router.webhook(webhook.id) {

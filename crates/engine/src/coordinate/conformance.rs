@@ -10,12 +10,12 @@ use redrive_core::{
         limiter::RateLimit,
     },
     tenancy::DEFAULT_POOL,
-    webhook::WebhookSpec,
+    webhook::{WebhookSpec, failures::FailingRule},
 };
 use redrive_testkit::Redis;
 
 use super::{
-    AdmissionDecision, AdmissionRequest, AttemptReport, CircuitAction, LocalCoordinator,
+    AdmissionDecision, AdmissionRequest, AttemptReport, CircuitAction, EndpointResult, LocalCoordinator,
     redis::tests::{Node, WAIT_TIMEOUT, event, webhook_for},
 };
 use crate::{cluster::limit_shares::LimitShares, routing::ResolvedWebhook};
@@ -29,7 +29,10 @@ enum Coordinator {
 impl Coordinator {
     async fn local() -> Self {
         let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
-        Self::Local { local: LocalCoordinator::new(shares), now: Cell::new(Time::from_secs(1_700_000_000)) }
+        Self::Local {
+            local: LocalCoordinator::new(shares, FailingRule::default()),
+            now: Cell::new(Time::from_secs(1_700_000_000)),
+        }
     }
 
     async fn redis() -> Self {
@@ -78,7 +81,7 @@ impl Coordinator {
                 let report = AttemptReport {
                     circuit_outcome: outcome,
                     probe,
-                    endpoint_accepted: None,
+                    endpoint: EndpointResult::Inconclusive,
                     pause_until: None,
                 };
                 local.record_attempt(webhook, report, self.now());

@@ -1,16 +1,17 @@
 //! Runtime state of one webhook in memory.
 
 use redrive_core::{
-    TenantId, Time,
+    FailureCategory, TenantId, Time,
     dispatch::gate::LimitScope,
     protection::{
         breaker::{Circuit, Counts, Transition},
         limiter::Bucket,
     },
+    webhook::failures::{FailingRule, FailureSeries},
 };
 use redrive_store::FailingChange;
 
-use super::{AttemptReport, BlockSnapshot, CircuitChange, RuntimeChange};
+use super::{AttemptReport, BlockSnapshot, CircuitChange, EndpointResult, RuntimeChange};
 use crate::routing::ResolvedWebhook;
 
 /// Runtime state of one webhook. Webhooks in the default state, which are most, have no entry.
@@ -20,7 +21,8 @@ pub(super) struct WebhookEntry {
     pub(super) bucket: Bucket,
     /// End of the pause after a 429.
     pub(super) paused_by_429_until: Option<Time>,
-    pub(super) failing_since: Option<Time>,
+    /// Failures since the last success.
+    pub(super) failures: Option<FailureSeries>,
     /// Time of the circuit's next timed transition.
     pub(super) next_tick: Option<Time>,
     /// Unstored transitions made here: of the circuit, and of starting or ceasing to fail.
@@ -79,7 +81,7 @@ impl WebhookEntry {
             circuit,
             bucket,
             paused_by_429_until: None,
-            failing_since: None,
+            failures: None,
             next_tick: None,
             unstored_circuit: UnstoredTransitions::default(),
             unstored_failing: UnstoredTransitions::default(),
@@ -117,25 +119,42 @@ impl WebhookEntry {
     pub(super) fn record_change(
         &mut self,
         report: &AttemptReport,
+        rule: FailingRule,
         now: Time,
         numbers: &mut u64,
     ) -> Option<FailingChange> {
         self.paused_by_429_until = self.paused_by_429_until.max(report.pause_until);
-        let failing = match (report.endpoint_accepted, self.failing_since) {
-            (Some(true), Some(_)) => {
-                self.failing_since = None;
-                Some(FailingChange::Recovered)
-            }
-            (Some(false), None) => {
-                self.failing_since = Some(now);
-                Some(FailingChange::Since(now))
-            }
-            _ => None,
+        let failing = match report.endpoint {
+            EndpointResult::Accepted => self.failures.take().map(|_| FailingChange::Recovered),
+            EndpointResult::Failed(category) => self.count_failure(category, rule, now),
+            EndpointResult::Inconclusive => None,
         };
         if failing.is_some() {
             self.unstored_failing.record(numbers);
         }
         failing
+    }
+
+    /// Counts a failure. Returns it as a change to store, unless the series was reported before.
+    fn count_failure(
+        &mut self,
+        category: FailureCategory,
+        rule: FailingRule,
+        now: Time,
+    ) -> Option<FailingChange> {
+        let failures = self.failures.get_or_insert_with(|| FailureSeries::starting_at(now));
+        if failures.is_reported {
+            return None;
+        }
+        failures.add(category);
+        // The store decides in the same way when it counts this failure.
+        failures.report(&rule, now);
+        Some(FailingChange::Failed { since: failures.since, category, rule })
+    }
+
+    /// Returns the start of the current series of failures.
+    pub(super) fn failing_since(&self) -> Option<Time> {
+        self.failures.as_ref().map(|failures| failures.since)
     }
 
     /// Returns the block state where Redis decides and this entry is only a mirror.
@@ -151,7 +170,7 @@ impl WebhookEntry {
         BlockSnapshot {
             circuit,
             paused_by_429_until: self.paused_by_429_until.filter(|until| *until > now),
-            failing_since: self.failing_since,
+            failures: self.failures.clone(),
             tokens: [due(LimitScope::Webhook), due(LimitScope::Tenant), due(LimitScope::Node)],
         }
     }
@@ -176,7 +195,7 @@ impl WebhookEntry {
         self.circuit.is_idle(&webhook.breaker, now)
             && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
             && self.paused_by_429_until.is_none_or(|until| until <= now)
-            && self.failing_since.is_none()
+            && self.failures.is_none()
             && !self.unsynced
             && self.unstored_circuit.unstored + self.unstored_failing.unstored == 0
     }

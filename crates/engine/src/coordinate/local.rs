@@ -15,6 +15,7 @@ use redrive_core::{
         breaker::{Circuit, CircuitDecision, CircuitState},
         limiter::{Bucket, RateLimit},
     },
+    webhook::failures::{FailingRule, FailureSeries},
 };
 use redrive_store::WebhookRuntime;
 
@@ -61,12 +62,13 @@ pub(super) enum Authority {
 pub(crate) struct LocalCoordinator {
     pub(super) state: Mutex<State>,
     pub(super) shares: Arc<LimitShares>,
+    pub(crate) failing_rule: FailingRule,
 }
 
 impl LocalCoordinator {
     /// Creates a coordinator that uses this node's share of the limits.
-    pub(crate) fn new(shares: Arc<LimitShares>) -> Self {
-        Self { state: Mutex::default(), shares }
+    pub(crate) fn new(shares: Arc<LimitShares>, failing_rule: FailingRule) -> Self {
+        Self { state: Mutex::default(), shares, failing_rule }
     }
 }
 
@@ -195,13 +197,14 @@ impl LocalCoordinator {
             entry.circuit.record_call(&webhook.breaker, now, report.circuit_outcome, report.probe);
         let circuit = entry.take_change(webhook, transition);
         state.soonest = min_time(state.soonest, entry.next_tick);
-        let failing = entry.record_change(&report, now, &mut state.transitions);
+        let failing = entry.record_change(&report, self.failing_rule, now, &mut state.transitions);
         if circuit.is_some() {
             entry.unstored_circuit.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
         let half_open_max_in_memory = entry.circuit.half_open_max_in_memory(&webhook.breaker);
-        ReportEffects { circuit, failing, failing_since: entry.failing_since, half_open_max_in_memory }
+        let failing_since = entry.failing_since();
+        ReportEffects { circuit, failing, failing_since, half_open_max_in_memory }
     }
 
     /// Makes the timed transitions that are due. `find` returns the current webhook. Transitions of webhooks that are
@@ -287,8 +290,11 @@ impl LocalCoordinator {
         state.clock_step = Some(*clock_step);
         for entry in state.webhooks.values_mut() {
             entry.circuit.adjust_for_clock_step(clock_step);
-            for time in [&mut entry.paused_by_429_until, &mut entry.failing_since, &mut entry.next_tick] {
+            for time in [&mut entry.paused_by_429_until, &mut entry.next_tick] {
                 *time = time.map(|time| clock_step.apply(time));
+            }
+            if let Some(failures) = &mut entry.failures {
+                failures.since = clock_step.apply(failures.since);
             }
             entry.token = entry.token.map(|(scope, due)| (scope, clock_step.apply(due)));
         }
@@ -361,7 +367,7 @@ impl LocalCoordinator {
         BlockSnapshot {
             circuit: entry.circuit.view(&webhook.breaker, now),
             paused_by_429_until: entry.paused_by_429_until.filter(|until| *until > now),
-            failing_since: entry.failing_since,
+            failures: entry.failures.clone(),
             tokens: [own, tenants, global_wait],
         }
     }
@@ -378,7 +384,7 @@ impl LocalCoordinator {
         let state = &mut *self.state.lock();
         let entry = WebhookEntry {
             paused_by_429_until: stored.pause_until,
-            failing_since: stored.failing_since,
+            failures: stored.failures,
             next_tick,
             unsynced: matches!(state.authority, Authority::Fallback(_)),
             ..WebhookEntry::with_circuit(stored.tenant_id, circuit, state.fresh_bucket())
@@ -425,7 +431,7 @@ impl LocalCoordinator {
         let fresh = state.fresh_bucket();
         let generation = stored.as_ref().map_or(0, |stored| stored.generation);
         let is_plain = stored.as_ref().is_none_or(|stored| {
-            stored.circuit.is_none() && stored.pause_until.is_none() && stored.failing_since.is_none()
+            stored.circuit.is_none() && stored.pause_until.is_none() && stored.failures.is_none()
         });
         let entry = match state.webhooks.entry(webhook.id) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -433,7 +439,7 @@ impl LocalCoordinator {
             Entry::Vacant(vacant) => vacant.insert(WebhookEntry::new(webhook, fresh, now)),
         };
         if entry.unstored_failing.is_superseded_by(transitions) {
-            entry.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
+            entry.failures = stored.as_ref().and_then(|stored| stored.failures.clone());
         }
         if !entry.unstored_circuit.is_superseded_by(transitions) {
             return RuntimeChange::Stale;
@@ -484,9 +490,29 @@ impl LocalCoordinator {
         })
     }
 
-    /// Returns the time of the first failure of the current series without a success, as far as this node knows.
-    pub(crate) fn failing_since(&self, webhook_id: WebhookId) -> Option<Time> {
-        self.state.lock().webhooks.get(&webhook_id).and_then(|entry| entry.failing_since)
+    /// Returns the failures of a webhook since its last success, as far as this node knows.
+    pub(crate) fn failures(&self, webhook_id: WebhookId) -> Option<FailureSeries> {
+        self.state.lock().webhooks.get(&webhook_id).and_then(|entry| entry.failures.clone())
+    }
+
+    /// Returns the webhooks whose failures are to be reported by now without a further failure, up to `max`.
+    pub(crate) fn webhooks_to_report(&self, now: Time, max: usize) -> Vec<(WebhookId, TenantId)> {
+        let state = self.state.lock();
+        let is_due = |entry: &WebhookEntry| {
+            let due = entry.failures.as_ref().and_then(|failures| failures.report_due_at(&self.failing_rule));
+            due.is_some_and(|due| due <= now)
+        };
+        let due = state.webhooks.iter().filter(|(_, entry)| is_due(entry));
+        due.map(|(webhook_id, entry)| (*webhook_id, entry.tenant_id.clone())).take(max).collect()
+    }
+
+    /// Records that the failures of a webhook were reported, by this node or another one.
+    pub(crate) fn mark_reported(&self, webhook_id: WebhookId) {
+        let state = &mut *self.state.lock();
+        if let Some(failures) = state.webhooks.get_mut(&webhook_id).and_then(|entry| entry.failures.as_mut())
+        {
+            failures.is_reported = true;
+        }
     }
 
     /// Returns whether another node can take the webhook over without loss of state: its bucket is full and its
@@ -506,10 +532,10 @@ impl LocalCoordinator {
         self.state.lock().webhooks.keys().copied().collect()
     }
 
-    /// Clears the failing time of a webhook that was enabled again.
-    pub(crate) fn clear_failing_since(&self, webhook_id: WebhookId) {
+    /// Clears the failures of a webhook whose state has changed.
+    pub(crate) fn clear_failures(&self, webhook_id: WebhookId) {
         if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook_id) {
-            entry.failing_since = None;
+            entry.failures = None;
         }
     }
 

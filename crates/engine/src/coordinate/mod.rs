@@ -17,9 +17,10 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    EventId, TenantId, Time, WebhookId,
+    EventId, FailureCategory, TenantId, Time, WebhookId,
     dispatch::gate::{LimitScope, WaitingOn},
     protection::breaker::{CallOutcome, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
+    webhook::failures::FailureSeries,
 };
 use redrive_store::FailingChange;
 
@@ -148,10 +149,19 @@ pub(crate) struct AttemptReport {
     pub(crate) circuit_outcome: CallOutcome,
     /// Id of the probe it was sent as.
     pub(crate) probe: Option<u64>,
-    /// Whether the endpoint accepted it, which a 429 does not; `None` if the result says nothing about the endpoint.
-    pub(crate) endpoint_accepted: Option<bool>,
+    /// Whether the endpoint accepted it, which a 429 does not.
+    pub(crate) endpoint: EndpointResult,
     /// End of the pause after a 429.
     pub(crate) pause_until: Option<Time>,
+}
+
+/// Whether an endpoint accepted a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndpointResult {
+    Accepted,
+    Failed(FailureCategory),
+    /// The result says nothing about the endpoint.
+    Inconclusive,
 }
 
 /// Changes caused by a report.
@@ -216,7 +226,8 @@ pub(crate) struct BlockSnapshot {
     pub(crate) circuit: CircuitView,
     /// End of the pause after a 429, if it has not passed.
     pub(crate) paused_by_429_until: Option<Time>,
-    pub(crate) failing_since: Option<Time>,
+    /// Failures since the last success.
+    pub(crate) failures: Option<FailureSeries>,
     /// Due time of the next token of the webhook, its tenant and the cluster; `None` if one is available.
     pub(crate) tokens: [Option<Time>; 3],
 }

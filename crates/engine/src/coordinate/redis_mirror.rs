@@ -12,7 +12,7 @@ use redrive_core::{
 };
 
 use super::{
-    AdmissionDecision, AttemptReport, LocalCoordinator, ReportEffects, RuntimeChange,
+    AdmissionDecision, AttemptReport, EndpointResult, LocalCoordinator, ReportEffects, RuntimeChange,
     entry::WebhookEntry,
     local::{Authority, REDIS_REFRESH_DELAY, base_input, min_time},
 };
@@ -98,7 +98,7 @@ impl LocalCoordinator {
     ) -> ReportEffects {
         let state = &mut *self.state.lock();
         if !state.webhooks.contains_key(&webhook.id)
-            && report.endpoint_accepted != Some(false)
+            && !matches!(report.endpoint, EndpointResult::Failed(_))
             && report.pause_until.is_none()
         {
             // The webhook is not tracked, and this result gives no reason to track it.
@@ -107,11 +107,11 @@ impl LocalCoordinator {
         let fresh = state.fresh_bucket();
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
-        let failing = entry.record_change(&report, now, &mut state.transitions);
+        let failing = entry.record_change(&report, self.failing_rule, now, &mut state.transitions);
         ReportEffects {
             circuit: None,
             failing,
-            failing_since: entry.failing_since,
+            failing_since: entry.failing_since(),
             half_open_max_in_memory: None,
         }
     }

@@ -1,7 +1,10 @@
 //! Tests of merging stored runtime state with newer local state.
 
 use redrive_core::{
-    FailureCategory, protection::breaker::Counts, tenancy::DEFAULT_POOL, webhook::WebhookSpec,
+    FailureCategory,
+    protection::breaker::Counts,
+    tenancy::DEFAULT_POOL,
+    webhook::{WebhookSpec, failures::FailingRule},
 };
 
 use redrive_store::WebhookRuntime;
@@ -15,7 +18,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn bench() -> (LocalCoordinator, Arc<ResolvedWebhook>) {
     let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
     let webhook = resolve_for_test(WebhookSpec::default(), NOW, shares.clone());
-    (LocalCoordinator::new(shares), webhook)
+    (LocalCoordinator::new(shares, FailingRule::default()), webhook)
 }
 
 fn saved(state: CircuitState, generation: u64) -> SavedCircuit {
@@ -39,20 +42,19 @@ fn runtime(webhook: &ResolvedWebhook, circuit: Option<SavedCircuit>) -> Option<W
         pause_until: None,
         generation: circuit.as_ref().map_or(0, |circuit| circuit.generation),
         circuit,
-        failing_since: None,
+        failures: None,
     })
 }
 
 fn respond(webhook: &ResolvedWebhook, local: &LocalCoordinator, outcome: CallOutcome) -> ReportEffects {
-    let success = Some(outcome == CallOutcome::Succeeded);
+    let endpoint = match outcome {
+        CallOutcome::Succeeded => EndpointResult::Accepted,
+        CallOutcome::Failed(category) => EndpointResult::Failed(category),
+        CallOutcome::Ignored => EndpointResult::Inconclusive,
+    };
     local.record_attempt(
         webhook,
-        AttemptReport {
-            circuit_outcome: outcome,
-            probe: None,
-            endpoint_accepted: success,
-            pause_until: None,
-        },
+        AttemptReport { circuit_outcome: outcome, probe: None, endpoint, pause_until: None },
         NOW,
     )
 }
@@ -148,7 +150,7 @@ fn local_transition_survives_older_stored_state() {
     );
     assert_eq!(state(&webhook, &local), CircuitState::Open);
     assert_eq!(
-        local.snapshot(&webhook, NOW).failing_since,
+        local.failures(webhook.id).map(|failures| failures.since),
         Some(NOW),
         "the start of failing is kept as well"
     );
@@ -159,7 +161,7 @@ fn local_transition_survives_older_stored_state() {
     );
     local.mark_failing_stored(webhook.id);
     local.merge_stored(&webhook, None, local.transition_count(), NOW);
-    assert_eq!(local.snapshot(&webhook, NOW).failing_since, None);
+    assert_eq!(local.failures(webhook.id), None);
 }
 
 #[test]

@@ -165,7 +165,11 @@ impl Recorder {
             report_effects,
             disable_reason,
         } = attempt;
-        let transition = report_effects.circuit.as_ref().and_then(crate::occurrences::circuit_transition);
+        let since = report_effects.failing_since;
+        let transition = report_effects
+            .circuit
+            .as_ref()
+            .and_then(|change| crate::occurrences::circuit_transition(change, since));
         let effects = WebhookEffects {
             circuit: report_effects.circuit.map(|change| Box::new(change.saved)),
             pause_until: decided.pause_until,

@@ -42,7 +42,7 @@ impl Recorder {
     }
 
     /// The outcome was not recorded, but what it showed about the endpoint is valid, so the circuit transition is stored.
-    /// A change of `failing_since` is stored only with its outcome, so it is given up: the next read of the
+    /// What it showed about the series of failures is stored only with its outcome, so it is given up: the next read of the
     /// webhook's stored runtime state (`merge_stored`) overwrites the local value.
     fn persist_circuit(self: &Arc<Self>, outcome: &OutcomeRecord) {
         if let Some(circuit) = &outcome.effects.circuit {
@@ -76,7 +76,7 @@ impl Recorder {
         self.monitor.record_success();
         let outcome = &pending.outcome;
         self.mark_effects_stored(outcome);
-        if !outcome.occurrences.is_empty() {
+        if !outcome.occurrences.is_empty() || outcome.effects.failing.is_some() {
             self.wakeups.notifier.notify_one();
         }
         if let Some(at) = outcome.outcome.next_attempt_at() {

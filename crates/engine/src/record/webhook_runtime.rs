@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     clock::Clock,
     cluster::membership::Membership,
-    coordinate::{AttemptReport, CircuitChange, Coordinator, ReportEffects, RuntimeChange},
+    coordinate::{AttemptReport, CircuitChange, Coordinator, EndpointResult, ReportEffects, RuntimeChange},
     dispatch::Dispatcher,
     metrics::Metrics,
     occurrences,
@@ -122,7 +122,7 @@ impl WebhookRuntimeUpdater {
     pub(crate) fn apply_and_persist(self: &Arc<Self>, webhook: &ResolvedWebhook, change: CircuitChange) {
         self.apply_change(webhook, &change);
         // Disabling the breaker closes the circuit, which says nothing about the endpoint: no notification.
-        let occurrence = occurrences::circuit_transition(&change).filter(|_| webhook.breaker.enabled);
+        let occurrence = occurrences::circuit_transition(&change, None).filter(|_| webhook.breaker.enabled);
         self.persist_in_background(change.tenant_id, change.webhook_id, change.saved, occurrence);
     }
 
@@ -152,13 +152,13 @@ impl WebhookRuntimeUpdater {
         let report = AttemptReport {
             circuit_outcome: CallOutcome::Ignored,
             probe: Some(id),
-            endpoint_accepted: None,
+            endpoint: EndpointResult::Inconclusive,
             pause_until: None,
         };
         let changed = self.coordinator.report_attempt(webhook, report).await;
         self.apply_report_effects(webhook, &changed);
         if let Some(change) = changed.circuit {
-            let occurrence = occurrences::circuit_transition(&change);
+            let occurrence = occurrences::circuit_transition(&change, None);
             self.persist_in_background(change.tenant_id, change.webhook_id, change.saved, occurrence);
         }
     }
@@ -168,7 +168,7 @@ impl WebhookRuntimeUpdater {
         let now = self.clock.now();
         for stored in self.store.list_runtime().await? {
             let over = stored.pause_until.is_none_or(|until| until <= now);
-            if over && stored.circuit.is_none() && stored.failing_since.is_none() {
+            if over && stored.circuit.is_none() && stored.failures.is_none() {
                 continue;
             }
             // Load the webhook first: transitions of its circuit depend on its policy.

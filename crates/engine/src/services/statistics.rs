@@ -183,14 +183,8 @@ impl StatisticsService {
         if webhooks.is_empty() {
             return Ok(HashMap::new());
         }
-        let request = |webhook_id: &WebhookId| {
-            // A failing webhook has no success since `failing_since`: skip those minutes, of which there may be very
-            // many.
-            (*webhook_id, self.coordinator.local.failing_since(*webhook_id).unwrap_or(Time::FAR_FUTURE))
-        };
-        let request = webhooks.iter().map(request).collect();
         let counted = self.buffer.pending_rollups(webhooks);
-        let stored = self.store.last_successes(tenant_id.clone(), request).await?;
+        let stored = self.store.last_successes(tenant_id.clone(), webhooks.to_vec()).await?;
         let mut last: HashMap<_, _> = stored.into_iter().collect();
         for (webhook_id, at) in
             counted.iter().filter_map(|one| Some((one.webhook_id, one.rollup.last_success_at?)))

@@ -56,6 +56,11 @@ pub(crate) struct NotificationView {
     /// Time at which the condition ends by itself, if it does.
     #[schema(value_type = Option<String>, format = DateTime)]
     until: Option<Time>,
+    /// Time of the first failure since the webhook's last success, of kinds that report failures or their end.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    since: Option<Time>,
+    /// Number of failed attempts since then, of `webhook.failing`.
+    failures: Option<u32>,
     /// Status per channel.
     channels: ChannelsView,
     /// Time of the next send attempt at the latest; null when no channel is pending.
@@ -99,6 +104,8 @@ impl From<StoredNotification> for NotificationView {
             delivery_id: notification.details.delivery_id,
             event_type: notification.details.event_type,
             until: notification.details.until,
+            since: notification.details.since,
+            failures: notification.details.failures,
             channels: ChannelsView { webhook: event.name(), email: email.name() },
             next_attempt_at: next_at,
             error,
@@ -108,7 +115,7 @@ impl From<StoredNotification> for NotificationView {
 
 /// List notifications
 ///
-/// Notifications sent to owners: opened and recovered circuits, disabled webhooks, dead deliveries, DNS failures,
+/// Notifications sent to owners: failing and recovered webhooks, opened and recovered circuits, disabled webhooks, dead deliveries, DNS failures,
 /// secrets due for rotation, reached quotas. Repeated occurrences are grouped. Kept for 30 days.
 #[utoipa::path(
     get, path = "/v1/notifications", tag = "notifications", params(Paging),

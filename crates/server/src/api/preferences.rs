@@ -124,7 +124,7 @@ pub(super) struct PreferencesChange {
     #[schema(max_items = 10, example = json!(["ops@example.com"]))]
     emails: Option<Vec<String>>,
     /// Kinds of notifications that are not sent through any channel.
-    #[schema(max_items = 7, example = json!(["secret.rotation_due"]))]
+    #[schema(max_items = 9, example = json!(["secret.rotation_due"]))]
     muted_kinds: Option<Vec<NotificationKind>>,
     /// Language of emails; null for the server default.
     #[serde(deserialize_with = "nullable")]

@@ -6,12 +6,12 @@ use redrive_core::{
     Time, WebhookId,
     dispatch::gate::WaitingOn,
     statistics::{rollup::Rollup, traffic::recent_since},
-    webhook::WebhookState,
+    webhook::{WebhookState, status::WebhookStatus},
 };
 use redrive_engine::WaitReason;
 use redrive_store::{Backlog, MinuteRollup};
 
-use super::{App, AppError, TenantView, circuit::CircuitDetails};
+use super::{App, AppError, TenantView, circuit::CircuitDetails, webhook_status::status_of};
 
 /// Maximum number of waiting deliveries counted per kind.
 const MAX_COUNTED: usize = 10_000;
@@ -37,6 +37,8 @@ pub struct Health {
     pub last_success_at: Option<Time>,
     /// Time of the first failure since the last success.
     pub failing_since: Option<Time>,
+    /// Status of the webhook.
+    pub status: WebhookStatus,
     /// Number of requests in flight.
     pub in_flight: usize,
     /// Reason why due deliveries wait; `None` if they only wait for a free slot.
@@ -61,21 +63,25 @@ impl App {
     pub async fn health(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Health, AppError> {
         let view = tenant.into();
         let tenant_id = view.id.clone();
-        let state = self.webhook(view, id).await?.state;
+        let webhook = self.webhook(view, id).await?;
+        let state = webhook.state.clone();
         let gate = self.engine.gate_status(id).await?.ok_or(AppError::NotFound("webhook"))?;
         let now = self.engine.clock().now();
         // Deliveries of a webhook that receives no events wait for nothing: they are being cancelled.
-        let waiting = gate.wait_reason.filter(|_| state.receives_events());
+        let waiting = gate.wait_reason.clone().filter(|_| state.receives_events());
         let backlogs = self.store().backlogs(Some(tenant_id.clone()), vec![id], now, MAX_COUNTED).await?;
         let backlog = backlogs.first().map(|(_, backlog)| *backlog).unwrap_or_default();
         let minutes = self.engine.rollups(Some(&tenant_id), vec![id], now.saturating_sub(DAY)).await?;
+        let last_hour = sum(&minutes, recent_since(now, 60 * MINUTE));
+        let status = status_of(&webhook, Some(&gate), &last_hour, &self.engine.failing_rule(), now);
         Ok(Health {
+            status,
             circuit: self.with_periods(&tenant_id, id, gate.circuit).await?,
             last_5_minutes: sum(&minutes, recent_since(now, 5 * MINUTE)),
-            last_hour: sum(&minutes, recent_since(now, 60 * MINUTE)),
+            last_hour,
             last_24_hours: sum(&minutes, recent_since(now, DAY)),
             last_success_at: self.engine.last_success(&tenant_id, id).await?,
-            failing_since: gate.failing_since,
+            failing_since: gate.failures.as_ref().map(|failures| failures.since),
             in_flight: gate.in_flight,
             backlog: attribute_backlog(
                 &backlog,

@@ -37,6 +37,7 @@ pub mod throttle;
 pub mod traffic;
 pub mod view;
 pub mod webhook_names;
+pub mod webhook_status;
 pub mod webhook_summary;
 pub mod webhooks;
 

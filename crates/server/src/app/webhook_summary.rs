@@ -9,13 +9,14 @@ use redrive_core::{
         rollup::Rollup,
         traffic::{Range, TimeBuckets},
     },
-    webhook::Webhook,
+    webhook::{Webhook, status::WebhookStatus},
 };
 use redrive_store::MinuteRollup;
 
 use super::{
     App, AppError,
     health::{BacklogBreakdown, attribute_backlog},
+    webhook_status::status_of,
 };
 
 /// Maximum number of waiting deliveries counted per kind and webhook.
@@ -50,12 +51,21 @@ pub struct WebhookSummary {
     pub last_success_at: Option<Time>,
     /// Time of the first failure since the last success.
     pub failing_since: Option<Time>,
+    /// Status of the webhook.
+    pub status: WebhookStatus,
     /// Circuit of the webhook.
     pub circuit: CircuitView,
     /// Number of requests in flight from this node.
     pub in_flight: usize,
     /// Waiting deliveries.
     pub backlog: BacklogBreakdown,
+}
+
+impl WebhookSummary {
+    /// Returns whether an attempt of the webhook is known.
+    pub fn was_called(&self) -> bool {
+        self.last_success_at.is_some() || self.failing_since.is_some() || self.last_hour.sum.attempts > 0
+    }
 }
 
 impl App {
@@ -65,7 +75,7 @@ impl App {
         tenant_id: &TenantId,
         webhooks: &[Webhook],
     ) -> Result<Vec<WebhookSummary>, AppError> {
-        let now = self.engine.clock().now();
+        let (now, rule) = (self.engine.clock().now(), self.engine.failing_rule());
         let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
         let (mut hours, backlogs, views) = tokio::try_join!(
             self.last_hours(tenant_id, ids.clone(), now),
@@ -83,11 +93,13 @@ impl App {
             let waiting = view.wait_reason.as_ref().filter(|_| webhook.state.receives_events());
             let backlog = backlogs.get(&webhook.id).copied().unwrap_or_default();
             let last_hour = hours.remove(&webhook.id).unwrap_or_else(|| last_hour(&[], now));
+            let status = status_of(webhook, Some(view), &last_hour.sum, &rule, now);
             Ok(WebhookSummary {
+                status,
                 webhook_id: webhook.id,
                 last_success_at: last_hour.sum.last_success_at.max(last.get(&webhook.id).copied()),
                 last_hour,
-                failing_since: view.failing_since,
+                failing_since: view.failures.as_ref().map(|failures| failures.since),
                 circuit: view.circuit.clone(),
                 in_flight: view.in_flight,
                 backlog: attribute_backlog(

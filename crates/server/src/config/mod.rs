@@ -244,6 +244,7 @@ impl Config {
                 max_values: self.metrics.max_values,
             },
             group_intervals: self.notifications.group_intervals(),
+            failing_rule: self.notifications.failing_rule(),
             rotate_after: Some(self.secrets.rotation_reminder_after.as_duration())
                 .filter(|after| !after.is_zero()),
             ..Settings::default()
@@ -294,6 +295,9 @@ impl Config {
         self.egress.validate()?;
         if self.audit.retention < HumanDuration::secs(24 * 3600) {
             return refuse("audit.retention", "must be at least 1d");
+        }
+        if self.notifications.has_invalid_failures() {
+            return refuse("notifications.failing_after_failures", "must be from 2 to 1000");
         }
         if let Some(setting) = self.notifications.too_short() {
             return refuse(

@@ -165,7 +165,7 @@ pub(super) fn is_in(language: impl Borrow<Option<Language>>, code: &str) -> bool
 }
 
 /// Returns the notification kinds with their names.
-pub(super) fn notification_kinds() -> [(NotificationKind, &'static str); 7] {
+pub(super) fn notification_kinds() -> [(NotificationKind, &'static str); NotificationKind::ALL.len()] {
     NotificationKind::ALL.map(|kind| (kind, MailTexts::for_language(Language::En).kind(kind).name))
 }
 

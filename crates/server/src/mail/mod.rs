@@ -16,9 +16,10 @@ use parking_lot::Mutex;
 use redrive_core::{
     NotificationId, Time,
     notification::{
-        Notification,
+        Notification, NotificationKind,
         confirmation::{CONFIRMATION_LINK_TTL, MailPolicy},
         mail_limit::MailPurpose,
+        outage::{MAX_EARLIER, covering_kind},
         preferences::{EffectivePreferences, Language},
     },
     protection::limiter::{Bucket, RateLimit},
@@ -52,6 +53,8 @@ pub enum MailResult {
     Suppressed(String),
     /// No recipient has confirmed its address.
     Unconfirmed,
+    /// Every recipient gets the email of another kind about the same outage.
+    Covered(NotificationKind),
     /// There are no recipients.
     NoRecipients,
     /// Every recipient was rejected permanently.
@@ -112,9 +115,18 @@ impl MailSender {
         let all = effective.recipients(notification.kind, &[]);
         let unsubscribed =
             self.store.unsubscribed(notification.tenant_id.clone(), notification.kind, all).await?;
-        let recipients = effective.recipients(notification.kind, &unsubscribed);
+        let mut recipients = effective.recipients(notification.kind, &unsubscribed);
         if recipients.is_empty() {
             return Ok(MailResult::NoRecipients);
+        }
+        if let Some(covering) = self.covering_kind(notification).await? {
+            let all = effective.recipients(covering, &[]);
+            let unsubscribed = self.store.unsubscribed(notification.tenant_id.clone(), covering, all).await?;
+            let informed = effective.recipients(covering, &unsubscribed);
+            recipients.retain(|address| !informed.contains(address));
+            if recipients.is_empty() {
+                return Ok(MailResult::Covered(covering));
+            }
         }
         let recipients = self.filter_confirmed(notification, recipients).await?;
         if recipients.is_empty() {
@@ -130,6 +142,20 @@ impl MailSender {
             unsubscribe: None,
         };
         self.send_all(notification, &about, &recipients, language).await
+    }
+
+    /// Returns the kind of the notification that informs owners of the same outage as this one, if there is one.
+    async fn covering_kind(
+        &self,
+        notification: &Notification,
+    ) -> Result<Option<NotificationKind>, StoreError> {
+        let Some(webhook_id) = notification.webhook_id.filter(|_| notification.kind.is_about_outage()) else {
+            return Ok(None);
+        };
+        let (tenant_id, id) = (notification.tenant_id.clone(), notification.id);
+        let earlier = self.store.earlier_notifications(tenant_id, webhook_id, id, MAX_EARLIER).await?;
+        let earlier: Vec<_> = earlier.into_iter().map(|stored| stored.notification).collect();
+        Ok(covering_kind(notification, &earlier))
     }
 
     /// Returns the addresses that may receive notifications of the tenant.
@@ -336,6 +362,7 @@ impl Mailer for MailSender {
                 Ok(MailResult::SentToSome(why)) => Ok(Mailed::SentToSome(why)),
                 Ok(MailResult::Suppressed(why)) => Ok(Mailed::Suppressed(why)),
                 Ok(MailResult::Unconfirmed) => Ok(Mailed::Unconfirmed),
+                Ok(MailResult::Covered(kind)) => Ok(Mailed::Covered(kind)),
                 Ok(MailResult::NoRecipients) => Ok(Mailed::NoRecipients),
                 Ok(MailResult::Refused(why)) => Err(MailError::Permanent(why)),
                 Ok(MailResult::Transient(why)) => Err(MailError::Transient(why)),

@@ -16,6 +16,7 @@ pub mod dead;
 pub mod email_addresses;
 pub mod erasure;
 pub mod event_types;
+pub mod failures;
 mod harness;
 pub mod history;
 pub mod idempotency;
@@ -169,6 +170,7 @@ macro_rules! conformance_suite {
             leases_survive_reopening,
         }
         $crate::conformance_theme! { $open, notifications:
+            earlier_notifications_about_a_webhook_are_listed_newest_first,
             first_occurrence_is_sent_immediately_and_later_ones_grouped,
             lasting_condition_is_repeated_only_while_it_recurs,
             notification_is_claimed_once_and_again_after_its_claim_expires,
@@ -267,7 +269,6 @@ macro_rules! conformance_suite {
             late_opening_does_not_undo_a_reset,
             hold_is_never_shortened,
             pauses_and_circuits_set_by_a_wrong_clock_are_moved,
-            failing_since_keeps_the_first_failure,
             runtime_is_listed_as_stored,
             circuit_periods_begin_and_end_once,
             circuit_periods_are_listed_since_a_time,
@@ -275,6 +276,14 @@ macro_rules! conformance_suite {
             incidents_of_a_tenant_are_listed_newest_first,
             open_half_open_and_forced_circuits_of_a_tenant_are_listed,
             circuits_of_operator_managed_webhooks_can_be_excluded,
+        }
+        $crate::conformance_theme! { $open, failures:
+            failures_keep_their_start_and_end_with_a_success,
+            series_of_failures_is_reported_once_and_its_recovery_once,
+            series_of_failures_is_reported_by_its_age,
+            change_of_state_ends_the_series_of_failures,
+            failure_of_a_paused_webhook_starts_no_series,
+            failure_after_an_unrecorded_recovery_starts_a_new_series,
         }
         $crate::conformance_theme! { $open, lanes:
             retry_moves_to_the_retry_lane,
@@ -299,7 +308,7 @@ macro_rules! conformance_suite {
             rollups_of_a_minute_are_summed,
             minute_rollups_are_read_since_a_time,
             minute_rollups_of_several_webhooks_are_read_together,
-            last_success_is_found,
+            last_success_is_found_and_kept,
             failing_webhooks_are_found_among_many_healthy_ones,
             tenant_rollups_are_summed_and_read_since_a_time,
             concurrent_rollup_additions_are_all_counted,

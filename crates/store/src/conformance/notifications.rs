@@ -377,3 +377,31 @@ pub async fn deleted_tenant_gets_no_notifications(harness: &Arc<Harness>) {
     assert_eq!(send_due(harness, 10).await, []);
     assert_eq!(harness.store().next_notification_at().await.unwrap(), None::<Time>);
 }
+
+pub async fn earlier_notifications_about_a_webhook_are_listed_newest_first(harness: &mut Arc<Harness>) {
+    let kinds =
+        [NotificationKind::WebhookFailing, NotificationKind::CircuitOpened, NotificationKind::DeliveryDead];
+    let other = harness.new_webhook().await.id;
+    let mut ids = Vec::new();
+    for (time, kind) in [1, 3, 5].into_iter().zip(kinds) {
+        let of_other = Occurrence { webhook_id: Some(other), ..cause(harness, kind, time) };
+        record(harness, &[cause(harness, kind, time), of_other]).await;
+        create(harness, time + 1).await;
+        let sent = send_created(harness, time + 1).await;
+        ids.extend(sent.iter().filter(|one| one.webhook_id == Some(harness.webhook_id)).map(|one| one.id));
+    }
+    assert_eq!(ids.len(), 3);
+    let earlier = async |before, limit| {
+        let tenant_id = harness.tenant_id.clone();
+        let found = harness.store().earlier_notifications(tenant_id, harness.webhook_id, before, limit).await;
+        found.unwrap().iter().map(|one| one.notification.kind).collect::<Vec<_>>()
+    };
+    let last = NotificationId::from_bytes([0xff; 16]);
+    assert_eq!(earlier(last, 9).await, [kinds[2], kinds[1], kinds[0]]);
+    assert_eq!(earlier(last, 1).await, [kinds[2]]);
+    assert_eq!(earlier(ids[1], 9).await, [kinds[0]]);
+    assert_eq!(earlier(ids[0], 9).await, []);
+    let globex = harness.new_tenant("globex").await;
+    let found = harness.store().earlier_notifications(globex, harness.webhook_id, last, 9).await.unwrap();
+    assert_eq!(found, []);
+}

@@ -95,40 +95,35 @@ pub async fn minute_rollups_of_several_webhooks_are_read_together(harness: &Arc<
     assert_eq!(read(&[], 0).await, []);
 }
 
-pub async fn last_success_is_found(harness: &Arc<Harness>) {
+pub async fn last_success_is_found_and_kept(harness: &Arc<Harness>) {
     let webhook_id = harness.webhook_id;
-    let by = async |minute: i64| {
-        let request = vec![(webhook_id, at(minute * MINUTE)), (harness.webhook_id(), at(minute * MINUTE))];
-        harness.store().last_successes(harness.tenant_id.clone(), request).await.unwrap()
+    let found = async || {
+        let webhooks = vec![webhook_id, harness.webhook_id()];
+        harness.store().last_successes(harness.tenant_id.clone(), webhooks).await.unwrap()
     };
-    assert_eq!(by(100).await, []);
-    let failed = (10, Some(FailureCategory::Dns));
+    assert_eq!(found().await, []);
+    let (failed, ok) = ((10, Some(FailureCategory::Dns)), (10, None));
     add(harness, vec![minute(webhook_id, 0, &[failed])]).await;
     let other = harness.webhook_id();
-    add(harness, vec![minute(other, 9, &[(10, None)])]).await;
-    assert_eq!(by(100).await, []);
-    add(
-        harness,
-        vec![minute(webhook_id, 2, &[failed, (10, None), failed]), minute(webhook_id, 1, &[(10, None)])],
-    )
-    .await;
+    add(harness, vec![minute(other, 9, &[ok])]).await;
+    assert_eq!(found().await, []);
+    add(harness, vec![minute(webhook_id, 2, &[failed, ok, failed]), minute(webhook_id, 1, &[ok])]).await;
     add(harness, vec![minute(webhook_id, 5, &[failed])]).await;
-    assert_eq!(by(100).await, [(webhook_id, at(2 * MINUTE + 1))]);
-    assert_eq!(by(2).await, [(webhook_id, at(2 * MINUTE + 1))], "the bound is inclusive");
-    assert_eq!(by(1).await, [(webhook_id, at(MINUTE))]);
-    assert_eq!(by(0).await, []);
-    let mut both = harness
-        .store()
-        .last_successes(
-            harness.tenant_id.clone(),
-            vec![(webhook_id, Time::FAR_FUTURE), (other, Time::FAR_FUTURE)],
-        )
-        .await
-        .unwrap();
+    assert_eq!(found().await, [(webhook_id, at(2 * MINUTE + 1))]);
+    // A later success of a minute in which an earlier one is stored, and one of a minute that had only failures.
+    add(harness, vec![minute(webhook_id, 2, &[failed, failed, failed, ok])]).await;
+    assert_eq!(found().await, [(webhook_id, at(2 * MINUTE + 3))]);
+    add(harness, vec![minute(webhook_id, 5, &[failed, ok])]).await;
+    add(harness, vec![minute(webhook_id, 4, &[ok])]).await;
+    assert_eq!(found().await, [(webhook_id, at(5 * MINUTE + 1))], "an earlier minute that is stored later");
+    let both = vec![webhook_id, other];
+    let mut both = harness.store().last_successes(harness.tenant_id.clone(), both).await.unwrap();
     both.sort_unstable();
-    let mut expected = [(webhook_id, at(2 * MINUTE + 1)), (other, at(9 * MINUTE))];
+    let mut expected = [(webhook_id, at(5 * MINUTE + 1)), (other, at(9 * MINUTE))];
     expected.sort_unstable();
     assert_eq!(both, expected);
+    while harness.store().prune_rollups(at(90 * MINUTE), 100).await.unwrap() > 0 {}
+    assert_eq!(found().await, [(webhook_id, at(5 * MINUTE + 1))], "kept without the rollups");
 }
 
 pub async fn failing_webhooks_are_found_among_many_healthy_ones(harness: &Arc<Harness>) {

@@ -4,16 +4,16 @@ use redrive_core::delivery::outcome::Outcome;
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeliveryId, TenantId, Time, WebhookId,
+    DeliveryId, FailureCategory, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
     protection::breaker::{CircuitState, Counts, Forced, SavedCircuit},
-    webhook::WebhookState,
+    webhook::{WebhookState, failures::FailureSeries},
 };
 
 use super::{END, FRESH, Harness, RETRY, at, closed, ids, order};
 use crate::{
-    CancelResult, CircuitPeriod, FailingChange, Incident, InitialState, LaneCapacity, LaneKey, OutcomeRecord,
-    RecordResult, Visibility, WebhookEffects, WebhookRuntime,
+    CancelResult, CircuitPeriod, Incident, InitialState, LaneCapacity, LaneKey, OutcomeRecord, RecordResult,
+    Visibility, WebhookEffects, WebhookRuntime,
 };
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
@@ -249,7 +249,7 @@ fn every_effect() -> WebhookEffects {
     WebhookEffects {
         circuit: Some(Box::new(open(1, 5, 700))),
         pause_until: Some(at(600)),
-        failing: Some(FailingChange::Since(at(5))),
+        failing: Some(super::failures::failed(5)),
     }
 }
 
@@ -260,13 +260,15 @@ pub async fn outcome_effects_are_stored_with_the_outcome(harness: &mut Arc<Harne
         ..harness.outcome(id, 1, Outcome::Retry { at: at(10) }, at(5))
     };
     assert_eq!(harness.record(outcome.clone()).await, DONE);
+    let mut series = FailureSeries::starting_at(at(5));
+    series.add(FailureCategory::Timeout);
     let expected = WebhookRuntime {
         webhook_id: harness.webhook_id,
         tenant_id: harness.tenant_id.clone(),
         pause_until: Some(at(600)),
         circuit: Some(open(1, 5, 700)),
         generation: 1,
-        failing_since: Some(at(5)),
+        failures: Some(series),
     };
     assert_eq!(only_runtime(harness).await, expected);
     assert_eq!(harness.next_wake(at(0)).await, Some(at(700)), "the effect also blocks its own delivery");
@@ -387,26 +389,6 @@ pub async fn pauses_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Ha
     assert_eq!(harness.next_wake(at(0)).await, Some(at(800)), "claims follow the moved circuit");
 }
 
-pub async fn failing_since_keeps_the_first_failure(harness: &mut Arc<Harness>) {
-    let failing = |failing| WebhookEffects { failing: Some(failing), ..WebhookEffects::default() };
-    let since = |harness: &Arc<Harness>| {
-        let harness = harness.clone();
-        async move { harness.store().list_runtime().await.unwrap().first().and_then(|one| one.failing_since) }
-    };
-    record_effects(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
-    assert_eq!(harness.store().list_runtime().await.unwrap(), []);
-    for time in [50, 60] {
-        record_effects(harness, harness.webhook_id, failing(FailingChange::Since(at(time)))).await;
-        assert_eq!(since(harness).await, Some(at(50)));
-    }
-    Harness::reopen(harness).await;
-    assert_eq!(since(harness).await, Some(at(50)));
-    record_effects(harness, harness.webhook_id, failing(FailingChange::Recovered)).await;
-    assert_eq!(harness.store().list_runtime().await.unwrap(), []);
-    record_effects(harness, harness.webhook_id, failing(FailingChange::Since(at(70)))).await;
-    assert_eq!(since(harness).await, Some(at(70)));
-}
-
 pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {
     let other = harness.new_webhook().await.id;
     let circuits = [
@@ -427,7 +409,7 @@ pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {
             pause_until: None,
             circuit: Some(circuit.clone()),
             generation: circuit.generation,
-            failing_since: None,
+            failures: None,
         });
         assert_eq!(runtimes, expected);
     }

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// All tables in the order in which they are copied. Lanes are created again at the end; nodes, assignments and
 /// the change log are of no use to other nodes. Browser sessions are not copied: people log in again.
-pub(crate) const TABLE_COPIES: [TableCopy; 24] = [
+pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
     TableCopy::new(
         "tenants",
         "tenants t",
@@ -219,6 +219,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 24] = [
             big("circuit_until"),
             big("circuit_since"),
             big("failing_since"),
+            text("failures"),
         ],
     ),
     TableCopy::new(
@@ -249,6 +250,12 @@ pub(crate) const TABLE_COPIES: [TableCopy; 24] = [
             bytes("latencies"),
             big("last_success_at"),
         ],
+    ),
+    TableCopy::new(
+        "webhook_successes",
+        "webhook_successes t",
+        &[id("webhook_id")],
+        &[id("webhook_id"), big("minute"), big("last_success_at")],
     ),
     TableCopy::new(
         "tenant_rollups",

@@ -8,6 +8,7 @@ use redrive_core::{
     AttemptId, DeliveryId, FailureCategory, TenantId, Time, WebhookId,
     notification::Occurrence,
     protection::breaker::{CircuitState, SavedCircuit},
+    webhook::failures::FailingRule,
 };
 
 use crate::Epoch;
@@ -102,16 +103,23 @@ pub struct WebhookEffects {
     pub circuit: Option<Box<SavedCircuit>>,
     /// End of the pause after a 429.
     pub pause_until: Option<Time>,
-    /// Start or end of a series of failures.
+    /// What it shows about the series of failures.
     pub failing: Option<FailingChange>,
 }
 
-/// A change of a webhook's failing state.
+/// What an attempt shows about the series of failures of its webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailingChange {
-    /// It has been failing since this time.
-    Since(Time),
-    /// It has recovered.
+    /// It failed, and the series is not reported yet as far as the node knows.
+    Failed {
+        /// Start of the series as the node knows it; kept only if no earlier one is stored.
+        since: Time,
+        /// Category of the failure.
+        category: FailureCategory,
+        /// When the series is reported.
+        rule: FailingRule,
+    },
+    /// It succeeded, and ends the series.
     Recovered,
 }
 

@@ -4,6 +4,7 @@ use redrive_core::{
     TenantId, Time, WebhookId,
     delivery::lane::{Lane, Priority},
     protection::breaker::{Counts, SavedCircuit},
+    webhook::failures::FailureSeries,
 };
 
 /// Runtime state of a webhook that must survive a restart.
@@ -19,8 +20,8 @@ pub struct WebhookRuntime {
     pub circuit: Option<SavedCircuit>,
     /// Generation of the newest stored circuit, 0 if none was stored. A node continues from it.
     pub generation: u64,
-    /// Time of the first failure since the last success.
-    pub failing_since: Option<Time>,
+    /// Failures since the last success.
+    pub failures: Option<FailureSeries>,
 }
 
 /// A period in which a circuit was open.

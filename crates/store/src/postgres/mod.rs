@@ -18,6 +18,7 @@ mod durability;
 mod email_addresses;
 mod erase;
 mod event_types;
+mod failures;
 mod hints;
 mod history;
 pub(crate) mod import;
@@ -40,6 +41,7 @@ mod scan;
 mod schema;
 mod session;
 mod statistics;
+mod successes;
 mod tenancy;
 mod tickets;
 mod undelivered;
@@ -87,6 +89,8 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &runtime_state::PLANNED_STATEMENTS,
         &backlog::PLANNED_STATEMENTS,
         &statistics::PLANNED_STATEMENTS,
+        &failures::PLANNED_STATEMENTS,
+        &successes::PLANNED_STATEMENTS,
         &publish::PLANNED_STATEMENTS,
         &maintenance::PLANNED_STATEMENTS,
         &changes::PLANNED_STATEMENTS,

@@ -100,6 +100,11 @@ const LIST_NOTIFICATIONS: &str = concat!(
     notification_columns!(),
     "FROM notifications WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4"
 );
+const EARLIER_NOTIFICATIONS: &str = concat!(
+    "SELECT",
+    notification_columns!(),
+    "FROM notifications WHERE webhook_id = $1 AND id < $2 AND tenant_id = $3 ORDER BY id DESC LIMIT $4"
+);
 const PRUNE_NOTIFICATIONS: &str = "DELETE FROM notifications WHERE id = ANY(ARRAY(
          SELECT id FROM notifications WHERE id < $1 AND next_attempt_at IS NULL ORDER BY id LIMIT $2
          FOR UPDATE SKIP LOCKED))";
@@ -110,7 +115,8 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE ct
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 9] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 10] = [
+    ("earlier notifications", EARLIER_NOTIFICATIONS),
     ("lock and create notification groups", LOCK_GROUPS),
     ("write notification groups", UPSERT_GROUPS),
     ("due notification groups", SELECT_DUE_GROUPS),
@@ -271,6 +277,31 @@ impl Notifications for Postgres {
             let values = &values;
             self.list_for(&tenant_id, |session| async move {
                 session.query(LIST_NOTIFICATIONS, values).await?.iter().map(read_notification).collect()
+            })
+            .await
+        })
+    }
+
+    fn earlier_notifications(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        before: NotificationId,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| {
+                let tenant_id = &tenant_id;
+                async move {
+                    let limit = limit as i64;
+                    let rows = session
+                        .query(
+                            EARLIER_NOTIFICATIONS,
+                            &[&Col(webhook_id), &Col(before), &tenant_id.as_str(), &limit],
+                        )
+                        .await?;
+                    rows.iter().map(read_notification).collect()
+                }
             })
             .await
         })

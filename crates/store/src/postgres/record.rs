@@ -6,6 +6,7 @@
 
 use redrive_core::delivery::outcome::{AttemptStatus, Outcome};
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
@@ -490,14 +491,16 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     let retries: Vec<_> = applied.iter().filter_map(retry).collect();
     wait_for_retry(tx, retries).await?;
     lanes::set_by_first(tx, &orders).await?;
-    let mut reported: Vec<&Occurrence> = Vec::new();
+    let mut reported: Vec<Cow<'_, Occurrence>> = Vec::new();
     for Leased { at, outcome, .. } in applied {
-        reported.extend(runtime_state::apply_effects(tx, outcome).await?);
+        runtime_state::apply_effects(tx, outcome, &mut reported).await?;
         let config_version = match &outcome.disable {
             Some(disable) => disable_webhook(tx, outcome, disable).await?,
             None => None,
         };
-        let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
+        let of = |kind| {
+            outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind).map(Cow::Borrowed)
+        };
         if matches!(outcome.outcome, Outcome::Dead(_)) {
             reported.extend(of(NotificationKind::DeliveryDead));
         }
@@ -506,7 +509,7 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         }
         results[*at] = Some(RecordResult::Recorded { config_version });
     }
-    notifications::record_occurrences(tx, &reported).await
+    notifications::record_occurrences(tx, &reported.iter().map(AsRef::as_ref).collect::<Vec<_>>()).await
 }
 
 /// Locks everything that outcomes change besides their deliveries, in the order of

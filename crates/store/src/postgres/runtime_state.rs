@@ -1,18 +1,19 @@
 //! Runtime state of webhooks (pauses after a 429, circuits, failures), and the history of their circuits.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     notification::{Occurrence, for_transition, grouping::with_dead_count},
     protection::breaker::{CircuitState, SavedCircuit},
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, failures::FailingRule},
 };
 use tokio_postgres::Row;
 
 use super::{
     Postgres, backlog, changes,
     convert::{Col, get, get_opt, plain},
+    failures,
     lanes::{self, Keys},
     notifications, record,
     session::{Failure, Session, Tx},
@@ -25,11 +26,12 @@ use crate::{
     WebhookTimers, WebhooksWithDueAction,
 };
 
-const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
+const SELECT_IMPAIRED: &str =
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE paused_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
 const SELECT_RUNTIME: &str =
-    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since FROM webhook_runtime
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since FROM webhook_runtime
      WHERE webhook_id = ANY($1::uuid[])
          AND (paused_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
@@ -46,7 +48,7 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id 
      WHERE tenant_id = $1 AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id LIMIT 1), false))
      ORDER BY opened_at DESC LIMIT $2";
-const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
+const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE tenant_id = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id LIMIT 1), false))
@@ -161,6 +163,32 @@ impl RuntimeState for Postgres {
                 .await?;
             self.shared.hints.change();
             Ok(stored)
+        })
+    }
+
+    fn report_failing(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        rule: FailingRule,
+        now: Time,
+    ) -> StoreFuture<'_, bool> {
+        Box::pin(async move {
+            let is_reported = self
+                .write(|tx| {
+                    let (tenant_id, rule) = (&tenant_id, &rule);
+                    async move {
+                        let occurrence = failures::report(&tx, tenant_id, webhook_id, rule, now).await?;
+                        let occurrence = occurrence.as_ref();
+                        notifications::record_occurrences(&tx, occurrence.as_slice()).await?;
+                        Ok(occurrence.is_some())
+                    }
+                })
+                .await?;
+            if is_reported {
+                self.shared.hints.change();
+            }
+            Ok(is_reported)
         })
     }
 }
@@ -403,17 +431,6 @@ pub(super) async fn lock_all(
     Ok(())
 }
 
-/// Clears the failure time of a webhook that receives events again, so that its earlier failures do not count.
-pub(super) async fn clear_failures(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
-    let was = tx.query_opt("SELECT state FROM webhooks WHERE id = $1", &[&Col(webhook.id)]).await?;
-    let was: Option<WebhookState> = was.map(|row| from_json(&row, 0)).transpose()?;
-    if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
-        let forgive = "UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = $1";
-        tx.execute(forgive, &[&Col(webhook.id)]).await?;
-    }
-    Ok(())
-}
-
 /// Stores whether a webhook is paused. Returns `true` if that has changed: its lanes must be recomputed then.
 pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
     let paused = webhook.state.parks_deliveries();
@@ -432,23 +449,14 @@ pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failu
 pub(super) async fn apply_effects<'a>(
     tx: &Session,
     outcome: &'a OutcomeRecord,
-) -> Result<Option<&'a Occurrence>, Failure> {
+    reported: &mut Vec<Cow<'a, Occurrence>>,
+) -> Result<(), Failure> {
     let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
     if *effects == WebhookEffects::default() {
-        return Ok(None);
+        return Ok(());
     }
-    match effects.failing {
-        None => {}
-        Some(FailingChange::Since(since)) => {
-            ensure_runtime(tx, tenant_id, webhook_id).await?;
-            // The time of the first failure is kept, whichever failure is recorded last.
-            let note = "UPDATE webhook_runtime SET failing_since = coalesce(failing_since, $2) WHERE webhook_id = $1";
-            tx.execute(note, &[&Col(webhook_id), &Col(since)]).await?;
-        }
-        Some(FailingChange::Recovered) => {
-            let note = "UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = $1";
-            tx.execute(note, &[&Col(webhook_id)]).await?;
-        }
+    if let Some(change) = effects.failing {
+        reported.extend(failures::apply(tx, outcome, change).await?.map(Cow::Owned));
     }
     changes::append(tx, &Change::Runtime(webhook_id)).await?;
     let mut changed = false;
@@ -458,18 +466,19 @@ pub(super) async fn apply_effects<'a>(
             "UPDATE webhook_runtime SET paused_until = $2 WHERE webhook_id = $1 AND paused_until < $2";
         changed |= tx.execute(set_pause, &[&Col(webhook_id), &Col(until)]).await? == 1;
     }
-    let mut reported = None;
     if let Some(circuit) = &effects.circuit {
-        let occurrence = outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some());
+        let occurrence =
+            outcome.occurrences.iter().find(|occurrence| occurrence.kind.is_circuit_transition());
         let occurrence = occurrence_for(tx, webhook_id, circuit, occurrence).await?;
         if set_circuit(tx, tenant_id, webhook_id, circuit).await? {
-            (changed, reported) = (true, occurrence);
+            changed = true;
+            reported.extend(occurrence.map(Cow::Borrowed));
         }
     }
     if changed {
         lanes::settle_locked(tx, webhook_id).await?;
     }
-    Ok(reported)
+    Ok(())
 }
 
 /// Returns the occurrence if this circuit change is the transition that it reports.
@@ -490,7 +499,11 @@ async fn occurrence_for<'a>(
         .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
-async fn ensure_runtime(tx: &Session, tenant_id: &TenantId, webhook_id: WebhookId) -> Result<(), Failure> {
+pub(super) async fn ensure_runtime(
+    tx: &Session,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+) -> Result<(), Failure> {
     let row = "INSERT INTO webhook_runtime (webhook_id, tenant_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
     tx.execute(row, &[&Col(webhook_id), &tenant_id.as_str()]).await?;
     Ok(())
@@ -587,7 +600,7 @@ fn read_runtime(row: &Row) -> Result<WebhookRuntime, Failure> {
         pause_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: plain::<Option<&str>>(row, 3)?.map(serde_json::from_str).transpose()?,
         generation: plain::<i64>(row, 4)? as u64,
-        failing_since: get_opt(row, 5)?,
+        failures: failures::read_series(row, 5, 6)?,
     })
 }
 

@@ -16,10 +16,11 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, plain},
+    failures,
     lanes::{self, Keys},
     notifications, redrive, runtime_state,
     session::{Failure, Session, Tx},
-    tenancy,
+    successes, tenancy,
 };
 use crate::{
     BatchProgress, Cancellations, Change, Config, ConfigChanges, PageRequest, RewrapProgress, Secrets,
@@ -299,6 +300,7 @@ async fn cancel_batch(
     if finished {
         tx.execute("UPDATE webhooks SET cancel_pending = false WHERE id = $1", &[&Col(webhook_id)]).await?;
         runtime_state::delete_runtime(&tx, webhook_id).await?;
+        successes::delete(&tx, webhook_id).await?;
     }
     Ok(BatchProgress { changed: cancelled.len(), finished })
 }
@@ -358,7 +360,7 @@ async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
     let Some(row) = tx.query_opt(next, &[&webhook.tenant_id.as_str()]).await? else { return Ok(None) };
     let version: i64 = plain(&row, 0)?;
-    runtime_state::clear_failures(tx, webhook).await?;
+    failures::end_by_state_change(tx, webhook).await?;
     tx.execute(
         "INSERT INTO webhooks (id, tenant_id, revision, state, spec, sealed, created_at, updated_at, deleted,
          cancel_pending,

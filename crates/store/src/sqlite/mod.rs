@@ -17,6 +17,7 @@ mod email_addresses;
 mod erase;
 mod event_types;
 pub(crate) mod export;
+mod failures;
 mod file;
 mod history;
 mod inspect;
@@ -37,6 +38,7 @@ mod runtime_state;
 mod scan;
 mod schema;
 mod statistics;
+mod successes;
 mod tenancy;
 mod tickets;
 mod transaction;
@@ -85,6 +87,8 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &runtime_state::BOUNDED_STATEMENTS,
         &backlog::BOUNDED_STATEMENTS,
         &statistics::BOUNDED_STATEMENTS,
+        &failures::BOUNDED_STATEMENTS,
+        &successes::BOUNDED_STATEMENTS,
         &dead::BOUNDED_STATEMENTS,
         &prune::BOUNDED_STATEMENTS,
         &erase::BOUNDED_STATEMENTS,

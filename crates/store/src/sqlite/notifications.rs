@@ -39,6 +39,10 @@ const INSERT_NOTIFICATION: &str =
 const SELECT_NOTIFICATION: &str =
     "SELECT id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status, email_status, attempts,
      next_attempt_at, error FROM notifications";
+const SELECT_EARLIER: &str =
+    "SELECT id, tenant_id, webhook_id, kind, count, first_at, last_at, details, webhook_status,
+     email_status, attempts, next_attempt_at, error FROM notifications INDEXED BY notifications_by_webhook
+     WHERE webhook_id = ? AND id < ? AND tenant_id = ? ORDER BY id DESC LIMIT ?";
 const SELECT_NEXT_DUE: &str = "SELECT min((SELECT min(due) FROM notification_groups WHERE due IS NOT NULL),
          (SELECT min(next_attempt_at) FROM notifications WHERE next_attempt_at IS NOT NULL)),
      coalesce((SELECT min(due) FROM notification_groups WHERE due IS NOT NULL),
@@ -55,8 +59,9 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE (t
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 6] = [
+pub(super) const BOUNDED_STATEMENTS: [&str; 7] = [
     SELECT_GROUP,
+    SELECT_EARLIER,
     SELECT_DUE_GROUPS,
     SELECT_NEXT_DUE,
     CLAIM_NOTIFICATIONS,
@@ -190,6 +195,24 @@ impl Notifications for Sqlite {
         page: PageRequest<NotificationId>,
     ) -> StoreFuture<'_, Vec<StoredNotification>> {
         self.list_for(tenant_id.clone(), move |connection| list(connection, &tenant_id, page))
+    }
+
+    fn earlier_notifications(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        before: NotificationId,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<StoredNotification>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            connection
+                .prepare_cached(SELECT_EARLIER)?
+                .query_map(
+                    (Col(webhook_id), Col(before), tenant_id.as_str(), limit as i64),
+                    read_notification,
+                )?
+                .collect()
+        })
     }
 
     fn prune_notifications(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {

@@ -2,7 +2,7 @@
 //! deleted is not recorded.
 
 use redrive_core::delivery::outcome::Outcome;
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, WebhookId,
@@ -32,7 +32,7 @@ impl Record for Sqlite {
 pub(super) fn record_outcome<'a>(
     transaction: &WriteTransaction<'_>,
     outcome: &'a OutcomeRecord,
-    reported: &mut Vec<&'a Occurrence>,
+    reported: &mut Vec<Cow<'a, Occurrence>>,
 ) -> rusqlite::Result<RecordResult> {
     let Some(lease) = delete_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
     if let Some(reason) = &lease.cancel
@@ -78,12 +78,14 @@ pub(super) fn record_outcome<'a>(
             lanes::wake_next_in_order(transaction, lease.webhook_id, &lease.lane)?;
         }
     }
-    reported.extend(runtime_state::apply_effects(transaction, outcome)?);
+    runtime_state::apply_effects(transaction, outcome, reported)?;
     let config_version = match &outcome.disable {
         Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,
     };
-    let of = |kind| outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind);
+    let of = |kind| {
+        outcome.occurrences.iter().filter(move |occurrence| occurrence.kind == kind).map(Cow::Borrowed)
+    };
     if matches!(outcome.outcome, Outcome::Dead(_)) {
         reported.extend(of(NotificationKind::DeliveryDead));
     }

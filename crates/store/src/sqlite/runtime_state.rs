@@ -1,24 +1,26 @@
 //! Runtime state of webhooks (pauses after a 429, circuits, failures), and the history of their circuits.
 
+use std::borrow::Cow;
+
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     notification::{Occurrence, for_transition, grouping::with_dead_count},
     protection::breaker::{CircuitState, SavedCircuit},
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, failures::FailingRule},
 };
 use rusqlite::{OptionalExtension, Row, Rows, Transaction};
 
 use super::{
     Sqlite, backlog, changes,
     convert::{Col, get, get_opt},
-    lanes, notifications, record,
+    failures, lanes, notifications, record,
     transaction::WriteTransaction,
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, FailingChange, Incident,
-    OutcomeRecord, RuntimeState, StoreFuture, Visibility, WebhookEffects, WebhookHistory, WebhookRuntime,
-    WebhookTimers, WebhooksWithDueAction,
+    Backlog, BackloggedWebhooks, BatchProgress, Change, CircuitPeriod, Incident, OutcomeRecord, RuntimeState,
+    StoreFuture, Visibility, WebhookEffects, WebhookHistory, WebhookRuntime, WebhookTimers,
+    WebhooksWithDueAction,
 };
 
 /// Newest first, so that the cost of a page is proportional to its rows.
@@ -30,7 +32,8 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id 
      WHERE tenant_id = ?1 AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id), 0))
      ORDER BY opened_at DESC LIMIT ?2";
-const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
+const SELECT_CIRCUITS: &str =
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE tenant_id = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id), 0))
@@ -102,6 +105,20 @@ impl RuntimeState for Sqlite {
                 changes::append(transaction, &Change::Runtime(webhook_id))?;
             }
             Ok(stored)
+        })
+    }
+
+    fn report_failing(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        rule: FailingRule,
+        now: Time,
+    ) -> StoreFuture<'_, bool> {
+        self.write(move |transaction| {
+            let occurrence = failures::report(transaction, &tenant_id, webhook_id, &rule, now)?;
+            notifications::record_occurrences(transaction, occurrence.as_ref())?;
+            Ok(occurrence.is_some())
         })
     }
 }
@@ -268,20 +285,6 @@ fn read_periods(mut rows: Rows<'_>, from: Time) -> rusqlite::Result<Vec<CircuitP
     Ok(periods)
 }
 
-/// Clears the failure time of a webhook that receives events again, so that its earlier failures do not count.
-pub(super) fn clear_failures(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
-    let was: Option<WebhookState> = transaction
-        .prepare_cached("SELECT state FROM webhooks WHERE id = ?")?
-        .query_row([Col(webhook.id)], |row| from_json(row, 0))
-        .optional()?;
-    if was.is_some_and(|was| !was.receives_events()) && webhook.state.receives_events() {
-        transaction
-            .prepare_cached("UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = ?")?
-            .execute([Col(webhook.id)])?;
-    }
-    Ok(())
-}
-
 /// Stores whether a webhook is paused. If that has changed, its lanes are recomputed.
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
     let paused = webhook.state.parks_deliveries();
@@ -303,24 +306,11 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
 pub(super) fn apply_effects<'a>(
     transaction: &WriteTransaction<'_>,
     outcome: &'a OutcomeRecord,
-) -> rusqlite::Result<Option<&'a Occurrence>> {
+    reported: &mut Vec<Cow<'a, Occurrence>>,
+) -> rusqlite::Result<()> {
     let (tenant_id, webhook_id, effects) = (&outcome.tenant_id, outcome.webhook_id, &outcome.effects);
-    match effects.failing {
-        None => {}
-        Some(FailingChange::Since(since)) => {
-            ensure_runtime(transaction, tenant_id, webhook_id)?;
-            // The time of the first failure is kept, whichever failure is recorded last.
-            transaction
-                .prepare_cached(
-                    "UPDATE webhook_runtime SET failing_since = coalesce(failing_since, ?2) WHERE webhook_id = ?1",
-                )?
-                .execute((Col(webhook_id), Col(since)))?;
-        }
-        Some(FailingChange::Recovered) => {
-            transaction
-                .prepare_cached("UPDATE webhook_runtime SET failing_since = NULL WHERE webhook_id = ?1")?
-                .execute([Col(webhook_id)])?;
-        }
+    if let Some(change) = effects.failing {
+        reported.extend(failures::apply(transaction, outcome, change)?.map(Cow::Owned));
     }
     if *effects != WebhookEffects::default() {
         changes::append(transaction, &Change::Runtime(webhook_id))?;
@@ -335,21 +325,22 @@ pub(super) fn apply_effects<'a>(
             .execute((Col(webhook_id), Col(until)))?;
         changed |= held == 1;
     }
-    let mut reported = None;
     if let Some(circuit) = &effects.circuit {
-        let occurrence = outcome.occurrences.iter().find(|occurrence| occurrence.kind.opposite().is_some());
+        let occurrence =
+            outcome.occurrences.iter().find(|occurrence| occurrence.kind.is_circuit_transition());
         let occurrence = occurrence_for(transaction, webhook_id, circuit, occurrence)?;
         if set_circuit(transaction, tenant_id, webhook_id, circuit)? {
-            (changed, reported) = (true, occurrence);
+            changed = true;
+            reported.extend(occurrence.map(Cow::Borrowed));
         }
     }
     if changed {
         lanes::recompute_lanes(transaction, webhook_id)?;
     }
-    Ok(reported)
+    Ok(())
 }
 
-fn ensure_runtime(
+pub(super) fn ensure_runtime(
     transaction: &Transaction<'_>,
     tenant_id: &TenantId,
     webhook_id: WebhookId,
@@ -469,10 +460,11 @@ pub(super) fn occurrence_for<'a>(
         .filter(|occurrence| for_transition(before.as_ref(), circuit) == Some(occurrence.kind)))
 }
 
-const SELECT_IMPAIRED: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
+const SELECT_IMPAIRED: &str =
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE paused_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
-const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failing_since
+const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE webhook_id = ? AND (paused_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
@@ -483,7 +475,7 @@ fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
         pause_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
         generation: row.get::<_, i64>(4)? as u64,
-        failing_since: get_opt(row, 5)?,
+        failures: failures::read_series(row, 5, 6)?,
     })
 }
 

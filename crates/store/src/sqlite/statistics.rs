@@ -15,6 +15,7 @@ use rusqlite::{OptionalExtension, Row, Transaction};
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
+    successes,
 };
 use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures};
 
@@ -30,9 +31,6 @@ const SET_ROLLUP: &str =
     "UPDATE rollups SET attempts = ?3, successes = ?4, failed = ?3 > ?4, categories = ?5,
          latencies = ?6, last_success_at = ?7
      WHERE webhook_id = ?1 AND minute = ?2";
-/// The newest minute with a success has the last success.
-const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
-     WHERE webhook_id = ? AND minute <= ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
 const FAILURES: &str =
     "SELECT webhook_id, minute, attempts - successes FROM rollups INDEXED BY rollups_failed
      WHERE tenant_id = ? AND failed = 1 AND minute >= ? ORDER BY minute DESC LIMIT ?";
@@ -56,8 +54,8 @@ const PRUNE_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE (tenant_id, resolu
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 9] =
-    [ROLLUPS, ROLLUP, SET_ROLLUP, LAST_SUCCESS, FAILURES, PRUNE_ROLLUPS, TRAFFIC, SET_TRAFFIC, PRUNE_TRAFFIC];
+pub(super) const BOUNDED_STATEMENTS: [&str; 8] =
+    [ROLLUPS, ROLLUP, SET_ROLLUP, FAILURES, PRUNE_ROLLUPS, TRAFFIC, SET_TRAFFIC, PRUNE_TRAFFIC];
 
 impl Statistics for Sqlite {
     fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()> {
@@ -100,17 +98,9 @@ impl Statistics for Sqlite {
     fn last_successes(
         &self,
         for_tenant: TenantId,
-        request: Vec<(WebhookId, Time)>,
+        webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
-        self.list_for(for_tenant, move |connection| {
-            let mut of_one = connection.prepare_cached(LAST_SUCCESS)?;
-            let mut found = Vec::new();
-            for (webhook_id, at) in request {
-                let last = of_one.query_row((Col(webhook_id), Col(at)), |row| get(row, 0)).optional()?;
-                found.extend(last.map(|last| (webhook_id, last)));
-            }
-            Ok(found)
-        })
+        self.list_for(for_tenant, move |connection| successes::list(connection, webhooks))
     }
 
     fn traffic(
@@ -179,6 +169,9 @@ fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Re
     let mut sum = new.rollup.clone();
     if let Some(known) = &known {
         sum.merge(known);
+    }
+    if known.as_ref().is_none_or(|known| known.last_success_at.is_none()) {
+        successes::set(transaction, new)?;
     }
     let (categories, latencies) = (rollup::categories_to_bytes(&sum.by_category), sum.latencies.to_bytes());
     let last = sum.last_success_at.map(Col);

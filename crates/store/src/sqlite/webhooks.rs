@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Sqlite, changes,
     convert::{Col, get},
-    lanes, notifications, redrive, runtime_state,
+    failures, lanes, notifications, redrive, runtime_state, successes,
     transaction::WriteTransaction,
 };
 use crate::{
@@ -245,6 +245,7 @@ fn cancel_batch(
     if finished {
         transaction.execute("UPDATE webhooks SET cancel_pending = 0 WHERE id = ?", [Col(webhook_id)])?;
         runtime_state::delete_runtime(transaction, webhook_id)?;
+        successes::delete(transaction, webhook_id)?;
     }
     Ok(BatchProgress { changed: cancelled.len(), finished })
 }
@@ -295,7 +296,7 @@ pub(super) fn store(
         .query_row([webhook.tenant_id.as_str()], |row| row.get(0))
         .optional()?;
     let Some(version) = version else { return Ok(None) };
-    runtime_state::clear_failures(transaction, webhook)?;
+    failures::end_by_state_change(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
             "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, cancel_pending, expires_at, managed_by_operator)

@@ -328,7 +328,7 @@ fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<WriteRes
             });
         }
         published.finish()?;
-        notifications::record_occurrences(transaction, reported)?;
+        notifications::record_occurrences(transaction, reported.iter().map(AsRef::as_ref))?;
         Ok(written)
     };
     in_transaction(database, apply).map_err(|error| match error {

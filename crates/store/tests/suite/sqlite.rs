@@ -548,7 +548,11 @@ async fn failing_events_leave_no_rows_in_the_change_feed() {
     for n in 0..20 {
         let id = harness.leased(at(n)).await;
         let failing = redrive_store::WebhookEffects {
-            failing: Some(redrive_store::FailingChange::Since(at(n))),
+            failing: Some(redrive_store::FailingChange::Failed {
+                since: at(n),
+                category: redrive_core::FailureCategory::Timeout,
+                rule: redrive_core::webhook::failures::FailingRule::default(),
+            }),
             pause_until: Some(at(n + 1_000)),
             ..Default::default()
         };

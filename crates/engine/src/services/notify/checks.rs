@@ -10,14 +10,15 @@ use redrive_core::{
         checks::{DNS_WINDOW, dns_failures, is_dns_failing, is_rotation_due},
     },
     statistics::rollup::Rollup,
-    webhook::Webhook,
+    webhook::{Webhook, failures::FailureSeries},
 };
-use redrive_store::{Notifications, PageRequest, Prune, StoreError, Visibility, Webhooks};
+use redrive_store::{Notifications, PageRequest, Prune, RuntimeState, StoreError, Visibility, Webhooks};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Settings, clock::Clock, cluster::membership::Membership, dns_suspects::DnsSuspects, ids::ById,
-    occurrences::occurrence, services::statistics::StatisticsService, wakeups::Wakeups,
+    Settings, clock::Clock, cluster::membership::Membership, coordinate::Coordinator,
+    dns_suspects::DnsSuspects, ids::ById, occurrences::occurrence, services::statistics::StatisticsService,
+    wakeups::Wakeups,
 };
 
 /// Interval between checks by the engine's clock, and the minimum interval by real time.
@@ -25,6 +26,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of checks between two checks of secrets: about one hour; the first check after a start includes them.
 const SECRET_CHECK_EVERY: usize = 60;
+/// Webhooks reported as failing per check, each by a store call.
+const MAX_REPORTS: usize = 1_000;
 /// Webhooks, or tenants, read per store call.
 const PAGE_SIZE: usize = 200;
 /// Pause between two pages.
@@ -38,6 +41,8 @@ pub(crate) struct WebhookChecks {
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) membership: Arc<Membership>,
+    pub(crate) runtime_state: Arc<dyn RuntimeState>,
+    pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) statistics: Arc<StatisticsService>,
     pub(crate) dns_suspects: Arc<DnsSuspects>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -53,6 +58,9 @@ impl WebhookChecks {
                 () = async { tokio::join!(self.clock.sleep_until(next), tokio::time::sleep(MIN_CHECK_INTERVAL)); } => {}
                 () = self.stop.cancelled() => return,
             }
+            if let Err(error) = self.report_failing_webhooks().await {
+                tracing::debug!(%error, "reporting failing webhooks failed; will retry");
+            }
             if let Err(error) = self.check_dns_failures().await {
                 tracing::debug!(%error, "checking for DNS failures failed; will retry");
             }
@@ -63,6 +71,19 @@ impl WebhookChecks {
                 tracing::debug!(%error, "checking for secrets due for rotation failed; will retry");
             }
         }
+    }
+
+    /// Reports webhooks that have been failing for long enough, although no further attempt was made. Any node may do
+    /// it: the store reports a series of failures once.
+    async fn report_failing_webhooks(&self) -> Result<(), StoreError> {
+        let (rule, now) = (self.settings.failing_rule, self.clock.now());
+        for (webhook_id, tenant_id) in self.coordinator.local.webhooks_to_report(now, MAX_REPORTS) {
+            if self.runtime_state.report_failing(tenant_id, webhook_id, rule, now).await? {
+                self.wakeups.notifier.notify_one();
+            }
+            self.coordinator.local.mark_reported(webhook_id);
+        }
+        Ok(())
     }
 
     async fn check_dns_failures(&self) -> Result<(), StoreError> {
@@ -79,14 +100,13 @@ impl WebhookChecks {
                 let window = windows.remove(webhook_id).unwrap_or_default();
                 if dns_failures(&window) == 0 {
                     self.dns_suspects.remove(*webhook_id);
-                } else if is_dns_failing(&window) {
-                    occurrences.push(occurrence(
-                        tenant_id,
-                        Some(*webhook_id),
-                        NotificationKind::DnsFailing,
-                        now,
-                        names_failed(&window),
-                    ));
+                    continue;
+                }
+                let failures = self.coordinator.local.failures(*webhook_id);
+                if is_dns_failing(&window, failures.as_ref()) {
+                    let details = dns_details(&window, failures.as_ref());
+                    let kind = NotificationKind::DnsFailing;
+                    occurrences.push(occurrence(tenant_id, Some(*webhook_id), kind, now, details));
                 }
             }
             if !occurrences.is_empty() {
@@ -152,15 +172,19 @@ impl WebhookChecks {
     }
 }
 
-fn names_failed(window: &Rollup) -> OccurrenceDetails {
-    let message = format!(
-        "the host name could not be resolved for {} of the last {} attempts",
-        dns_failures(window),
-        window.attempts
-    );
+fn dns_details(window: &Rollup, failures: Option<&FailureSeries>) -> OccurrenceDetails {
+    let only_dns = failures.filter(|failures| failures.is_only(FailureCategory::Dns));
+    let (failed, attempts) = match only_dns {
+        Some(failures) if failures.counts.failed > window.attempts => {
+            (failures.counts.failed, failures.counts.failed)
+        }
+        _ => (dns_failures(window), window.attempts),
+    };
+    let message = format!("the host name could not be resolved for {failed} of the last {attempts} attempts");
     OccurrenceDetails {
         reason: Some(FailureCategory::Dns.name().into()),
         message: Some(message),
+        since: failures.map(|failures| failures.since),
         ..OccurrenceDetails::default()
     }
 }

@@ -289,6 +289,10 @@ impl Notifier {
                 let why = "no recipient has confirmed its address";
                 return ChannelResult::Done(ChannelStatus::NoRecipients, Some(why.into()));
             }
+            Ok(Ok(Mailed::Covered(kind))) => {
+                let why = format!("the recipients are informed of the same outage by {}", kind.name());
+                return ChannelResult::Done(ChannelStatus::NoRecipients, Some(why));
+            }
             Ok(Ok(Mailed::NoRecipients)) => return ChannelResult::Done(ChannelStatus::NoRecipients, None),
             Ok(Err(MailError::Transient(why))) => (why, false),
             Ok(Err(MailError::Permanent(why))) => (why, true),

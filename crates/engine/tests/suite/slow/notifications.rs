@@ -15,7 +15,7 @@ use crate::{
 use redrive_core::{
     DeliveryStatus, TenantId,
     event::event_type::Pattern,
-    notification::{confirmation::MailPolicy, grouping::GroupIntervals},
+    notification::{NotificationKind, confirmation::MailPolicy, grouping::GroupIntervals},
     protection::breaker::{CircuitState, Forced},
     security::signature,
     webhook::{Webhook, WebhookState},
@@ -47,7 +47,7 @@ async fn stored_notifications(harness: &Harness) -> Vec<StoredNotification> {
 async fn first_dead_delivery_is_notified_immediately_and_later_ones_grouped() {
     let harness = world().await;
     let operations = Receiver::start().await;
-    let listening = listener(&harness, &operations, "redrive.*").await;
+    let listening = listener(&harness, &operations, "redrive.delivery.dead").await;
     let refusing = Receiver::responding(404).await;
     let url = refusing.url_at("/webhooks?token=s3cret");
     let webhook = harness
@@ -95,7 +95,8 @@ async fn first_dead_delivery_is_notified_immediately_and_later_ones_grouped() {
     harness.clock.advance(Duration::from_secs(7200));
     harness.settle_time().await;
     assert_eq!(operations.count(), 2, "nothing is sent without an occurrence");
-    let listed = stored_notifications(&harness).await;
+    let mut listed = stored_notifications(&harness).await;
+    listed.retain(|one| one.notification.kind == NotificationKind::DeliveryDead);
     let combinations: Vec<_> =
         listed.iter().map(|one| (one.webhook_status, one.email_status, one.next_attempt_at)).collect();
     assert_eq!(combinations, [(ChannelStatus::Sent, ChannelStatus::NoRecipients, None); 2]);
@@ -228,6 +229,116 @@ async fn dns_failures_are_notified() {
     assert_eq!((&data["webhook"]["id"], &data["reason"]), (&webhook.id.to_string().into(), &"dns".into()));
 }
 
+/// Waits until this many attempts of a webhook's deliveries were recorded.
+async fn attempts_recorded(harness: &Harness, webhook: &Webhook, count: u32) {
+    harness
+        .eventually("the attempts are recorded", async || {
+            let deliveries = harness.deliveries().await.into_iter();
+            let own = deliveries.filter(|one| one.webhook_id == webhook.id);
+            own.map(|one| one.attempt_count).sum::<u32>() == count
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failing_webhook_and_its_recovery_are_notified_once() {
+    let harness = world().await;
+    let operations = Receiver::start().await;
+    listener(&harness, &operations, "redrive.webhook.*").await;
+    let (receiver, works) = failing_receiver().await;
+    let webhook = harness
+        .create_webhook(&receiver.url(), |webhook| {
+            webhook.spec.circuit_breaker_config.enabled = Some(false);
+            webhook.spec.retry_config = schedule(&[0]);
+        })
+        .await;
+    harness.publish(0..4).await;
+    attempts_recorded(&harness, &webhook, 4).await;
+    harness.settle_time().await;
+    assert_eq!(operations.count(), 0);
+    harness.publish(4..9).await;
+    let (event_type, data) = sent(&operations.wait_for(1).await).remove(0);
+    assert_eq!((&*event_type, &data["reason"]), ("redrive.webhook.failing", &"server_error".into()));
+    assert_eq!((&data["failures"], &data["count"]), (&5.into(), &1.into()));
+    assert_eq!(data["since"], START.to_string());
+    attempts_recorded(&harness, &webhook, 9).await;
+    works.store(true, SeqCst);
+    harness.publish(9..12).await;
+    let (event_type, data) = sent(&operations.wait_for(2).await).remove(1);
+    assert_eq!(
+        (&*event_type, &data["webhook"]["id"]),
+        ("redrive.webhook.recovered", &webhook.id.to_string().into())
+    );
+    attempts_recorded(&harness, &webhook, 12).await;
+    harness.clock.advance(Duration::from_secs(7200));
+    harness.settle_time().await;
+    assert_eq!(operations.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_webhook_is_notified_an_hour_after_its_first_failure() {
+    let harness = world().await;
+    let operations = Receiver::start().await;
+    listener(&harness, &operations, "redrive.webhook.*").await;
+    let (receiver, _) = failing_receiver().await;
+    let webhook = harness
+        .create_webhook(&receiver.url(), |webhook| webhook.spec.retry_config = schedule(&[0, 60]))
+        .await;
+    harness.publish(0..1).await;
+    attempts_recorded(&harness, &webhook, 1).await;
+    harness.clock.advance(Duration::from_secs(70));
+    attempts_recorded(&harness, &webhook, 2).await;
+    harness.clock.advance(Duration::from_secs(3500));
+    harness.settle_time().await;
+    assert_eq!(operations.count(), 0);
+    harness.clock.advance(Duration::from_secs(120));
+    let (event_type, data) = sent(&operations.wait_for(1).await).remove(0);
+    assert_eq!((&*event_type, &data["failures"]), ("redrive.webhook.failing", &2.into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_webhook_ends_its_failures_without_a_notification() {
+    let harness = world().await;
+    let operations = Receiver::start().await;
+    listener(&harness, &operations, "redrive.webhook.*").await;
+    let (receiver, works) = failing_receiver().await;
+    let webhook =
+        harness.create_webhook(&receiver.url(), |webhook| webhook.spec.retry_config = schedule(&[0])).await;
+    harness.publish(0..4).await;
+    attempts_recorded(&harness, &webhook, 4).await;
+    for state in [WebhookState::Paused, WebhookState::Active] {
+        harness.set_state(&webhook, state).await;
+    }
+    harness.publish(4..8).await;
+    attempts_recorded(&harness, &webhook, 8).await;
+    works.store(true, SeqCst);
+    harness.publish(8..9).await;
+    attempts_recorded(&harness, &webhook, 9).await;
+    harness.clock.advance(Duration::from_secs(7200));
+    harness.settle_time().await;
+    assert_eq!(operations.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_webhook_is_notified_of_dns_failures() {
+    let harness = world().await;
+    let operations = Receiver::start().await;
+    listener(&harness, &operations, "redrive.dns.failing").await;
+    let webhook = harness
+        .create_webhook("http://nowhere.invalid/", |webhook| {
+            webhook.spec.retry_config = schedule(&[0, 1800]);
+        })
+        .await;
+    harness.publish(0..1).await;
+    attempts_recorded(&harness, &webhook, 1).await;
+    harness.clock.advance(Duration::from_secs(1900));
+    attempts_recorded(&harness, &webhook, 2).await;
+    harness.clock.advance(60 * SECOND);
+    let (_, data) = sent(&operations.wait_for(1).await).remove(0);
+    assert_eq!((&data["webhook"]["id"], &data["reason"]), (&webhook.id.to_string().into(), &"dns".into()));
+    assert_eq!(data["message"], "the host name could not be resolved for 2 of the last 2 attempts");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_operational_webhook_causes_no_event() {
     let harness = world().await;
@@ -338,7 +449,7 @@ async fn two_nodes_notify_once(on: On) {
         cluster.node(Settings { node: "b".into(), group_intervals: intervals, ..settings() }).await,
     );
     let operations = Receiver::start().await;
-    listener(&a, &operations, "redrive.*").await;
+    listener(&a, &operations, "redrive.delivery.dead").await;
     let refusing = Receiver::responding(404).await;
     a.create_webhook(&refusing.url(), |webhook| webhook.spec.circuit_breaker_config.enabled = Some(false))
         .await;

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use redrive_core::{FailureCategory, Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup};
+use redrive_core::{
+    FailureCategory, Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup,
+    webhook::status::WebhookStatus,
+};
 use redrive_engine::WaitReason;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,6 +28,8 @@ pub(super) struct HealthView {
     /// Id of the webhook.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
+    /// Status of the webhook.
+    status: WebhookStatus,
     /// `active`, `paused`, `pending_verification` or `disabled`.
     state: &'static str,
     /// Circuit of the webhook.
@@ -35,7 +40,7 @@ pub(super) struct HealthView {
     last_hour: WindowView,
     /// Attempts of the last 24 hours.
     last_24_hours: WindowView,
-    /// Time of the last successful attempt, within about the last day.
+    /// Time of the last successful attempt, to the minute if it is more than a day ago; null if there was none.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_success_at: Option<Time>,
     /// Time of the first failure since the last success.
@@ -139,6 +144,7 @@ impl HealthView {
     fn new(webhook_id: WebhookId, health: Health) -> Self {
         Self {
             webhook_id,
+            status: health.status,
             state: health.state.name(),
             circuit: health.circuit.into(),
             last_5_minutes: health.last_5_minutes.into(),

@@ -18,7 +18,7 @@ use redrive_core::{
     notification::preferences::normalize_address,
     security::signature::Secret,
     time::HumanDuration,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, status::WebhookStatus},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -61,7 +61,8 @@ async fn view_now(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppEr
     let last_success_at = app.last_success(&webhook.tenant_id, webhook.id).await?;
     let tenant_id = webhook.tenant_id.clone();
     let capped = app.capped_limits(&webhook.spec);
-    let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now()).capped(capped);
+    let status = app.webhook_status(&webhook).await?;
+    let view = WebhookView::new(webhook, status, last_success_at, app.engine().clock().now()).capped(capped);
     with_confirmation(app, tenant_id, view).await
 }
 
@@ -111,10 +112,10 @@ async fn create(
     let mut state = WebhookState::Active;
     input.requested_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
     let webhook = app.create_webhook(&actor, tenant.clone(), input.new_spec()?, secret, state).await?;
-    let now = app.engine().clock().now();
+    let (status, now) = (app.webhook_status(&webhook).await?, app.engine().clock().now());
     let view = match actor.is_capable(Capability::Secrets) {
-        true => WebhookView::with_secret(webhook, None, now),
-        false => WebhookView::new(webhook, None, now),
+        true => WebhookView::with_secret(webhook, status, None, now),
+        false => WebhookView::new(webhook, status, None, now),
     };
     let view = with_confirmation(&app, tenant.id, view).await?;
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
@@ -127,6 +128,8 @@ async fn create(
 pub(super) struct WebhookQuery {
     /// Return only webhooks in the state `active` (`true`), or only those in any other state (`false`).
     active: Option<bool>,
+    /// Return only webhooks with this status.
+    status: Option<WebhookStatus>,
     /// Return only webhooks that subscribe to this event type.
     event_type: Option<String>,
     /// `next_cursor` of the previous page.
@@ -145,7 +148,7 @@ tenant_parameter!(WebhookQuery);
 
 /// List webhooks
 ///
-/// With `active` or `event_type`, a page can have fewer items than `limit`; continue while there is a
+/// With `active`, `status` or `event_type`, a page can have fewer items than `limit`; continue while there is a
 /// `next_cursor`.
 #[utoipa::path(
     get, path = "/v1/webhooks", tag = "webhooks", params(WebhookQuery),
@@ -165,13 +168,16 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
+    let mut webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
+    let statuses = app.statuses_wanted(&tenant, &webhooks, query.status).await?;
+    webhooks.retain(|webhook| statuses.contains_key(&webhook.id));
     let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
     let last = app.last_successes(&tenant, &ids).await?;
     let now = app.engine().clock().now();
     let view = |webhook: Webhook| {
         let last_success_at = last.get(&webhook.id).copied();
-        WebhookView::new(webhook, last_success_at, now)
+        let status = statuses.get(&webhook.id).copied().unwrap_or(WebhookStatus::Disabled);
+        WebhookView::new(webhook, status, last_success_at, now)
     };
     let data: Vec<_> = webhooks.into_iter().map(view).collect();
     // One read for all owner addresses.
@@ -298,7 +304,8 @@ async fn rotate_secret(
     let webhook = app.rotate_secret(&actor, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(&tenant, id).await?;
     let tenant_id = webhook.tenant_id.clone();
-    let view = WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now());
+    let status = app.webhook_status(&webhook).await?;
+    let view = WebhookView::with_secret(webhook, status, last_success_at, app.engine().clock().now());
     Ok(axum::Json(with_confirmation(&app, tenant_id, view).await?))
 }
 

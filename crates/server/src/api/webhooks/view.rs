@@ -11,7 +11,7 @@ use redrive_core::{
     security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due_since},
     webhook::{
         ManagedBy, Owner, Webhook, WebhookState, caps::EffectiveLimits, confidential::EndpointAuth,
-        metadata::MetadataValue, verification::Verification,
+        metadata::MetadataValue, status::WebhookStatus, verification::Verification,
     },
 };
 use serde::Serialize;
@@ -57,6 +57,9 @@ pub(crate) struct WebhookView {
     secret: Option<String>,
     /// Current signing secrets, newest first, without their values.
     secrets: Vec<SecretView>,
+    /// Whether its deliveries arrive: `healthy` (also if it was never called), `degraded`, `failing`, `paused` (also
+    /// pending verification, or with a circuit that was forced open) or `disabled`.
+    status: WebhookStatus,
     /// `active`, `paused`, `pending_verification` or `disabled`.
     state: &'static str,
     /// Whether `state` is `active`.
@@ -95,7 +98,7 @@ pub(crate) struct WebhookView {
     /// Time at which the webhook is disabled; null for never.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
-    /// Time of the last successful attempt, within about the last day.
+    /// Time of the last successful attempt, to the minute if it is more than a day ago; null if there was none.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_success_at: Option<Time>,
     /// Time at which the webhook was created.
@@ -199,7 +202,12 @@ pub(crate) struct SecretView {
 
 impl WebhookView {
     /// Builds the view of a webhook, without its secret.
-    pub(super) fn new(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
+    pub(super) fn new(
+        webhook: Webhook,
+        status: WebhookStatus,
+        last_success_at: Option<Time>,
+        now: Time,
+    ) -> Self {
         let spec = webhook.spec;
         let public_key = |live: &LiveSecret| match spec.signature.scheme {
             Scheme::Standard => None,
@@ -225,6 +233,7 @@ impl WebhookView {
             secret: None,
             secrets: webhook.secrets.iter().map(secret).collect(),
             rotation_due_since: rotation_due_since(&webhook.secrets, now),
+            status,
             state: webhook.state.name(),
             active: webhook.state == WebhookState::Active,
             disabled_reason: webhook.state.cancel_reason().map(str::to_owned),
@@ -254,9 +263,14 @@ impl WebhookView {
     }
 
     /// Builds the view of a webhook with its newest secret, which is returned only once.
-    pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
+    pub(super) fn with_secret(
+        webhook: Webhook,
+        status: WebhookStatus,
+        last_success_at: Option<Time>,
+        now: Time,
+    ) -> Self {
         let secret = webhook.secrets.first().map(|live| live.secret.reveal());
-        Self { secret, ..Self::new(webhook, last_success_at, now) }
+        Self { secret, ..Self::new(webhook, status, last_success_at, now) }
     }
 
     /// Returns the owner's email address.

@@ -7,12 +7,12 @@ use axum::extract::State;
 use redrive_core::{
     TenantId, WebhookId,
     protection::breaker::CircuitState,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, status::WebhookStatus},
 };
 use redrive_store::PageRequest;
 use serde::Deserialize;
 
-use super::status_text;
+use super::status_badge;
 use crate::{
     api::{AppState, Paging},
     app::{AppError, TenantView, webhook_summary::WebhookSummary},
@@ -36,44 +36,21 @@ const SCAN_PAGE_SIZE: u32 = 250;
 pub(crate) struct ListQuery {
     /// Part of the URL, the description, the id or an event type.
     q: Option<String>,
-    /// State of the webhook.
-    state: Option<StateName>,
+    /// Status of the webhook.
+    status: Option<WebhookStatus>,
     /// State of the circuit.
     circuit: Option<CircuitState>,
     cursor: Option<String>,
 }
 
-/// States that webhooks can be filtered by.
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum StateName {
-    Active,
-    Paused,
-    PendingVerification,
-    Disabled,
-}
-
-impl StateName {
-    fn is(self, state: &WebhookState) -> bool {
-        match state {
-            WebhookState::Active => self == Self::Active,
-            WebhookState::Paused => self == Self::Paused,
-            WebhookState::PendingVerification(_) => self == Self::PendingVerification,
-            WebhookState::Disabled(_) => self == Self::Disabled,
-            WebhookState::Deleted => false,
-        }
-    }
-}
-
 impl ListQuery {
     fn is_search(&self) -> bool {
-        self.q.is_some() || self.state.is_some() || self.circuit.is_some()
+        self.q.is_some() || self.status.is_some() || self.circuit.is_some()
     }
 
-    /// Returns whether a webhook matches the query, except for its circuit.
+    /// Returns whether a webhook contains the text that is searched for.
     fn matches(&self, webhook: &Webhook) -> bool {
-        self.state.is_none_or(|state| state.is(&webhook.state))
-            && self.q.as_deref().is_none_or(|text| contains_text(webhook, text.trim()))
+        self.q.as_deref().is_none_or(|text| contains_text(webhook, text.trim()))
     }
 }
 
@@ -111,19 +88,23 @@ async fn find_webhooks(
         let page = app.list_webhooks(tenant.clone(), PageRequest { after, offset: 0, limit }).await?;
         let is_last = page.len() < limit as usize;
         scanned += page.len();
-        let with_circuit = ids_with_circuit(app, tenant, query.circuit, &page).await?;
-        for webhook in page {
-            after = Some(webhook.id);
-            if !query.matches(&webhook) || with_circuit.as_ref().is_some_and(|ids| !ids.contains(&webhook.id))
-            {
-                continue;
-            }
+        let last = page.last().map(|webhook| webhook.id);
+        let mut matching: Vec<_> = page.into_iter().filter(|webhook| query.matches(webhook)).collect();
+        if let Some(ids) = ids_with_circuit(app, tenant, query.circuit, &matching).await? {
+            matching.retain(|webhook| ids.contains(&webhook.id));
+        }
+        if query.status.is_some() {
+            let statuses = app.statuses_wanted(tenant, &matching, query.status).await?;
+            matching.retain(|webhook| statuses.contains_key(&webhook.id));
+        }
+        for webhook in matching {
             if rows.len() == PAGE_SIZE {
                 let next = rows.last().map(|row: &Webhook| row.id);
                 return Ok(Found { rows, next, stopped: false });
             }
             rows.push(webhook);
         }
+        after = last.or(after);
         match () {
             () if is_last => return Ok(Found { rows, next: None, stopped: false }),
             () if scanned >= MAX_SCANNED => return Ok(Found { rows, next: after, stopped: true }),
@@ -175,7 +156,11 @@ pub(in crate::dashboard) async fn list(
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::{Time, event::event_type::Pattern, webhook::WebhookSpec};
+    use redrive_core::{
+        Time,
+        event::event_type::Pattern,
+        webhook::{WebhookSpec, WebhookState},
+    };
 
     use super::*;
 
@@ -211,14 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_are_filtered_by_state() {
-        let matches = |query: &str| serde_json::from_str::<ListQuery>(query).unwrap().matches(&webhook());
-        assert!(
-            matches("{}")
-                && matches(r#"{"state": "paused"}"#)
-                && matches(r#"{"state": "paused", "q": " shop "}"#)
-        );
-        assert!(!matches(r#"{"state": "active"}"#) && !matches(r#"{"state": "paused", "q": "bank"}"#));
-        assert!(serde_json::from_str::<ListQuery>(r#"{"state": "gone"}"#).is_err());
+    fn query_has_a_status_and_a_text() {
+        let query = |query: &str| serde_json::from_str::<ListQuery>(query);
+        assert!(!query("{}").unwrap().is_search() && query("{}").unwrap().matches(&webhook()));
+        let by_status = query(r#"{"status": "failing", "q": " shop "}"#).unwrap();
+        assert_eq!((by_status.status, by_status.is_search()), (Some(WebhookStatus::Failing), true));
+        assert!(by_status.matches(&webhook()) && !query(r#"{"q": "bank"}"#).unwrap().matches(&webhook()));
+        assert!(query(r#"{"status": "gone"}"#).is_err());
     }
 }

@@ -6,6 +6,7 @@ mod form;
 mod list;
 mod settings_text;
 mod show;
+pub(super) mod status_badge;
 mod status_text;
 
 pub(super) use self::{

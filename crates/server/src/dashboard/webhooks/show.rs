@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{
     charts::{self, ChartWithLegend},
-    settings_text,
+    settings_text, status_badge,
     status_text::{self, StatusMessage},
 };
 use crate::{

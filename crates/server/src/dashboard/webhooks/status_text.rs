@@ -1,6 +1,6 @@
 //! Status messages of a webhook: its state, and what to do about problems.
 
-use std::{borrow::Borrow, time::Duration};
+use std::time::Duration;
 
 use redrive_core::{
     FailureCategory, Time,
@@ -8,13 +8,11 @@ use redrive_core::{
     protection::breaker::{BreakerPolicy, CircuitState, CircuitView, Counts},
     security::signature::rotation_due_since,
     statistics::rollup::Rollup,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, status::WebhookStatus},
 };
 
 use crate::{app::health::Health, dashboard::format};
 
-/// Success rate below which a failure message is shown.
-const MIN_SUCCESS_RATE: f64 = 0.9;
 /// Time before a webhook's expiry at which a warning is shown.
 const EXPIRY_WARNING: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -41,20 +39,11 @@ impl StatusMessage {
     }
 }
 
-/// Returns the color of a webhook's state.
-pub(super) fn tone(state: impl Borrow<WebhookState>) -> &'static str {
-    match state.borrow() {
-        WebhookState::Active => "good",
-        WebhookState::Paused | WebhookState::PendingVerification(_) => "waiting",
-        WebhookState::Disabled(_) | WebhookState::Deleted => "off",
-    }
-}
-
 /// Returns the status messages of a webhook, the most important first.
 pub(super) fn status_messages(webhook: &Webhook, health: &Health, now: Time) -> Vec<StatusMessage> {
     let mut messages: Vec<StatusMessage> = state_message(&webhook.state).into_iter().collect();
     messages.extend(circuit_message(&health.circuit.circuit));
-    messages.extend(failure_message(&health.last_hour, health.failing_since));
+    messages.extend(failure_message(health.status, &health.last_hour, health.failing_since));
     if messages.is_empty() {
         messages.push(healthy_message(&health.last_24_hours));
     }
@@ -179,16 +168,21 @@ pub(super) fn describe_window(counts: &Counts) -> String {
     }
 }
 
-fn failure_message(hour: &Rollup, failing_since: Option<Time>) -> Option<StatusMessage> {
+fn failure_message(
+    status: WebhookStatus,
+    hour: &Rollup,
+    failing_since: Option<Time>,
+) -> Option<StatusMessage> {
     let worst = hour.most_frequent()?;
-    let is_failing =
-        failing_since.is_some() || hour.success_rate().is_some_and(|rate| rate < MIN_SUCCESS_RATE);
+    let has_problem =
+        failing_since.is_some() || matches!(status, WebhookStatus::Degraded | WebhookStatus::Failing);
     let failed = hour.failures();
     let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
     let (cause, action) = explain_failure(worst);
     let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "All failures" };
-    is_failing.then(|| {
-        StatusMessage::new("bad", title, format!("{mostly}: {cause}. {action}."))
+    let tone = if status == WebhookStatus::Failing { "bad" } else { "waiting" };
+    has_problem.then(|| {
+        StatusMessage::new(tone, title, format!("{mostly}: {cause}. {action}."))
             .at("Failing since", failing_since)
     })
 }
@@ -292,20 +286,21 @@ mod tests {
     #[test]
     fn failures_are_shown_with_suggested_action() {
         let failing = hour(1, &[(FailureCategory::Tls, 3), (FailureCategory::Dns, 1)]);
-        let message = failure_message(&failing, None).unwrap();
-        assert_eq!(message.title, "4 of 5 attempts failed in the last hour");
+        let message = failure_message(WebhookStatus::Degraded, &failing, None).unwrap();
+        assert_eq!((&*message.title, message.tone), ("4 of 5 attempts failed in the last hour", "waiting"));
         assert!(message.text.starts_with(
             "Mostly: no secure connection could be established. Check the endpoint's certificate"
         ));
+        let one_percent = hour(99, &[(FailureCategory::Timeout, 1)]);
         assert_eq!(
-            failure_message(&hour(99, &[(FailureCategory::Timeout, 1)]), None),
+            failure_message(WebhookStatus::Healthy, &one_percent, None),
             None,
             "1 % of failures needs no message"
         );
         let since = Some(Time::from_secs(5));
-        let message = failure_message(&hour(99, &[(FailureCategory::Timeout, 1)]), since).unwrap();
-        assert_eq!(message.at, since.map(|since| ("Failing since", since)));
-        assert_eq!(failure_message(&hour(3, &[]), since), None);
+        let message = failure_message(WebhookStatus::Failing, &one_percent, since).unwrap();
+        assert_eq!((message.at, message.tone), (since.map(|since| ("Failing since", since)), "bad"));
+        assert_eq!(failure_message(WebhookStatus::Failing, &hour(3, &[]), since), None);
     }
 
     #[test]

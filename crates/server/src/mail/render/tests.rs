@@ -41,7 +41,7 @@ fn dead_delivery_email_has_expected_text() {
         message: Some("the endpoint returned 500".into()),
         delivery_id: Some(DeliveryId::from_bytes([3; 16])),
         event_type: Some("order.created".into()),
-        until: None,
+        ..OccurrenceDetails::default()
     };
     let email = render(&notification, &about(), Language::En).unwrap();
     assert_eq!(email.subject, "A delivery to warehouse.example is dead");
@@ -96,6 +96,8 @@ fn every_kind_has_expected_subject() {
         (NotificationKind::DnsFailing, format!("DNS resolution is failing for {webhook}")),
         (NotificationKind::SecretRotationDue, format!("Rotate the signing secret of {webhook}")),
         (NotificationKind::QuotaReached, "Quota reached: acme".to_owned()),
+        (NotificationKind::WebhookFailing, format!("All deliveries to {webhook} are failing")),
+        (NotificationKind::WebhookRecovered, format!("{webhook} accepts deliveries again")),
     ];
     assert_eq!(expected.len(), NotificationKind::ALL.len());
     for (kind, message) in expected {

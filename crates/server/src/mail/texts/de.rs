@@ -87,7 +87,39 @@ pub(super) const TEXTS: MailTexts = MailTexts {
         },
         next: "Schaffen Sie Kapazität, etwa indem Sie ungenutzte Webhooks löschen, oder warten Sie bis zum Ende des Tages; wiederholen Sie dann die abgelehnten Anfragen. Oder bitten Sie den Betreiber um ein größeres Kontingent.",
     },
+    webhook_failing: KindTexts {
+        name: "fehlschlagende Webhooks",
+        subject: PluralText {
+            one: "Alle Zustellungen an {webhook} schlagen fehl",
+            many: "Alle Zustellungen an {webhook} sind {count}-mal fehlgeschlagen",
+        },
+        happened: PluralText {
+            one: "Mehrere Anfragen an {webhook} sind nacheinander fehlgeschlagen, und bis {last} ist keine gelungen. Redrive wiederholt die Zustellungen automatisch.",
+            many: "{count}-mal zwischen {first} und {last} sind mehrere Anfragen an {webhook} nacheinander fehlgeschlagen. Redrive wiederholt die Zustellungen automatisch.",
+        },
+        next: "Prüfen Sie die Fehler und beheben Sie die Ursache am Endpunkt, oder korrigieren Sie die URL. Sobald eine Zustellung gelingt, erhalten Sie eine weitere E-Mail.",
+    },
+    webhook_recovered: KindTexts {
+        name: "wieder funktionierende Webhooks",
+        subject: PluralText {
+            one: "{webhook} nimmt wieder Zustellungen an",
+            many: "{webhook} hat {count}-mal wieder Zustellungen angenommen",
+        },
+        happened: PluralText {
+            one: "Nach Fehlern hat {webhook} am {last} wieder eine Zustellung angenommen. Die wartenden Zustellungen werden gesendet.",
+            many: "{webhook} hat zwischen {first} und {last} {count}-mal wieder Zustellungen angenommen. Die wartenden Zustellungen werden gesendet.",
+        },
+        next: "Senden Sie die Zustellungen erneut, die in der Zwischenzeit zu Dead Letters geworden sind, falls es welche gibt.",
+    },
     reasons: &[
+        ("timeout", "der Endpunkt hat nicht rechtzeitig geantwortet"),
+        ("server_error", "der Endpunkt hat einen Serverfehler gemeldet (5xx)"),
+        ("client_error", "der Endpunkt hat die Anfrage abgelehnt (4xx)"),
+        ("network", "der Endpunkt war nicht erreichbar"),
+        ("tls", "es konnte keine sichere Verbindung aufgebaut werden"),
+        ("rate_limit", "der Endpunkt begrenzt die Anzahl der Anfragen (429)"),
+        ("payload_too_large", "die Nutzdaten sind zu groß für den Endpunkt (413)"),
+        ("redirect", "der Endpunkt leitet weiter, und Weiterleitungen wird nicht gefolgt"),
         ("permanent", "der Endpunkt hat sie abgelehnt (keine Wiederholung)"),
         ("exhausted", "alle Versuche sind fehlgeschlagen"),
         ("tls_limit", "es konnte keine sichere Verbindung aufgebaut werden"),

@@ -81,7 +81,39 @@ pub(super) const TEXTS: MailTexts = MailTexts {
         },
         next: "Free capacity, for example by deleting unused webhooks, or wait until the day ends; then repeat the rejected requests. Or ask the operator for a larger quota.",
     },
+    webhook_failing: KindTexts {
+        name: "failing webhooks",
+        subject: PluralText {
+            one: "All deliveries to {webhook} are failing",
+            many: "All deliveries to {webhook} were failing {count} times",
+        },
+        happened: PluralText {
+            one: "Several requests to {webhook} failed in a row, and none succeeded until {last}. Redrive retries the deliveries automatically.",
+            many: "{count} times between {first} and {last}, several requests to {webhook} failed in a row. Redrive retries the deliveries automatically.",
+        },
+        next: "Check the errors and fix the endpoint or correct its URL. You get another email when a delivery succeeds.",
+    },
+    webhook_recovered: KindTexts {
+        name: "webhooks that work again",
+        subject: PluralText {
+            one: "{webhook} accepts deliveries again",
+            many: "{webhook} accepted deliveries again {count} times",
+        },
+        happened: PluralText {
+            one: "After failures, {webhook} accepted a delivery at {last}. Waiting deliveries are being sent.",
+            many: "{webhook} accepted deliveries again {count} times between {first} and {last}. Waiting deliveries are being sent.",
+        },
+        next: "Resend the deliveries that became dead letters in the meantime, if there are any.",
+    },
     reasons: &[
+        ("timeout", "the endpoint did not respond in time"),
+        ("server_error", "the endpoint returned a server error (5xx)"),
+        ("client_error", "the endpoint rejected the request (4xx)"),
+        ("network", "the endpoint could not be reached"),
+        ("tls", "no secure connection could be established"),
+        ("rate_limit", "the endpoint limits the request rate (429)"),
+        ("payload_too_large", "the payload is too large for the endpoint (413)"),
+        ("redirect", "the endpoint redirects, and redirects are not followed"),
         ("permanent", "the endpoint rejected it (not retried)"),
         ("exhausted", "every attempt failed"),
         ("tls_limit", "no secure connection could be established"),

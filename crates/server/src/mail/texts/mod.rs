@@ -42,6 +42,8 @@ pub(crate) struct MailTexts {
     pub(crate) dns_failing: KindTexts,
     pub(crate) secret_due: KindTexts,
     pub(crate) quota_reached: KindTexts,
+    pub(crate) webhook_failing: KindTexts,
+    pub(crate) webhook_recovered: KindTexts,
     /// Reason codes with their descriptions.
     pub(crate) reasons: &'static [(&'static str, &'static str)],
     /// Thousands separator.
@@ -127,6 +129,8 @@ impl MailTexts {
             NotificationKind::DnsFailing => &self.dns_failing,
             NotificationKind::SecretRotationDue => &self.secret_due,
             NotificationKind::QuotaReached => &self.quota_reached,
+            NotificationKind::WebhookFailing => &self.webhook_failing,
+            NotificationKind::WebhookRecovered => &self.webhook_recovered,
         }
     }
 
@@ -170,7 +174,7 @@ pub(crate) fn fill_placeholders(text: &str, values: &[(&str, &str)]) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use redrive_core::DeadReason;
+    use redrive_core::{DeadReason, FailureCategory};
 
     use super::*;
 
@@ -268,6 +272,20 @@ mod tests {
                 MailTexts::for_language(language).reasons.iter().map(|(name, _)| *name).collect();
             for reason in DeadReason::ALL {
                 assert!(known.contains(reason.name()), "{language:?} lacks {}", reason.name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_failure_category_has_description() {
+        for language in Language::ALL {
+            let texts = MailTexts::for_language(language);
+            for category in FailureCategory::ALL {
+                assert!(
+                    texts.reason(category.name()).contains(' '),
+                    "{language:?} lacks {}",
+                    category.name()
+                );
             }
         }
     }

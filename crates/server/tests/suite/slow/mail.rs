@@ -5,8 +5,9 @@ use std::{path::Path, sync::Arc, time::Duration};
 use redrive_core::{
     NotificationId, TenantId, Time, WebhookId,
     notification::{
-        Notification, NotificationKind, OccurrenceDetails,
+        Notification, NotificationKind, Occurrence, OccurrenceDetails,
         confirmation::ConfirmedBy,
+        grouping::GroupIntervals,
         preferences::{Language, TenantPreferences},
     },
     tenancy::TenantRules,
@@ -18,7 +19,7 @@ use redrive_server::{
     mail::{MailResult, MailSender},
 };
 use redrive_store::{
-    Store, Tenant,
+    PageRequest, Store, Tenant,
     sqlite::{Options, Sqlite},
 };
 use redrive_testkit::{Protection, Smtp, vault};
@@ -172,6 +173,36 @@ async fn email_is_well_formed_and_complete_for_each_recipient() {
     let link = email.header("List-Unsubscribe").trim_matches(['<', '>']).to_owned();
     assert!(link.starts_with(&format!("{BASE}/unsubscribe/")) && email.text.contains(&link), "{link}");
     assert_eq!(email.header("List-Unsubscribe-Post"), "List-Unsubscribe=One-Click");
+}
+
+#[tokio::test]
+async fn recipient_gets_one_email_about_an_outage() {
+    let smtp = Smtp::start(Protection::Plain);
+    let fixture = Fixture::new(&smtp, Protection::Plain, "", preferences(&["ops@example.com"])).await;
+    let since = Some(Time::parse("2026-11-15T23:00:00Z").unwrap());
+    let mut sent = Vec::new();
+    for (number, kind) in [(1, NotificationKind::WebhookFailing), (2, NotificationKind::CircuitOpened)] {
+        let Notification { tenant_id, webhook_id, last_at, .. } = fixture.notification(number, kind);
+        let details = OccurrenceDetails { since, ..OccurrenceDetails::default() };
+        let cause = Occurrence { tenant_id, webhook_id, kind, at: last_at, count: 1, details };
+        fixture.store.record_occurrences(vec![cause]).await.unwrap();
+        let ids = vec![NotificationId::from_bytes([number; 16])];
+        fixture.store.create_notifications(last_at, GroupIntervals::default(), ids).await.unwrap();
+        let page = PageRequest { after: None, offset: 0, limit: 1 };
+        let listed = fixture.store.list_notifications(fixture.tenant_id.clone(), page).await.unwrap();
+        sent.push(listed[0].notification.clone());
+    }
+    assert_eq!(fixture.send(&sent[0]).await, MailResult::Sent);
+    assert_eq!(fixture.send(&sent[1]).await, MailResult::Covered(NotificationKind::WebhookFailing));
+    assert_eq!(smtp.wait_for(2).await.len(), 2, "one for each recipient");
+
+    // A recipient that does not want the first kind gets the second.
+    let (tenant_id, kind) = (fixture.tenant_id.clone(), NotificationKind::WebhookFailing);
+    fixture.store.unsubscribe(tenant_id, "ops@example.com".into(), kind, Time::default()).await.unwrap();
+    assert_eq!(fixture.send(&sent[1]).await, MailResult::Sent);
+    let emails = smtp.wait_for(3).await;
+    assert_eq!(emails[2].to, ["ops@example.com"]);
+    assert_eq!(emails[2].header("Subject"), "Circuit opened for warehouse.example: deliveries are paused");
 }
 
 #[tokio::test]

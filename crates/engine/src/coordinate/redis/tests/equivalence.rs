@@ -7,14 +7,14 @@ use redrive_core::{
     FailureCategory,
     protection::breaker::{BreakerConfig, CircuitState, Forced},
     tenancy::DEFAULT_POOL,
-    webhook::WebhookSpec,
+    webhook::{WebhookSpec, failures::FailingRule},
 };
 use redrive_testkit::Redis;
 
 use super::{super::*, Node, WAIT_TIMEOUT, event, webhook_for};
 use crate::{
     cluster::limit_shares::LimitShares,
-    coordinate::{AdmissionRequest, AttemptReport},
+    coordinate::{AdmissionRequest, AttemptReport, EndpointResult},
 };
 
 #[derive(Clone, Debug)]
@@ -143,8 +143,12 @@ impl Both<'_> {
     }
 
     fn report(&self, outcome: CallOutcome, probe: Option<u64>) {
-        let report =
-            AttemptReport { circuit_outcome: outcome, probe, endpoint_accepted: None, pause_until: None };
+        let report = AttemptReport {
+            circuit_outcome: outcome,
+            probe,
+            endpoint: EndpointResult::Inconclusive,
+            pause_until: None,
+        };
         self.model.record_attempt(&self.webhook, report, self.node.at());
     }
 
@@ -180,7 +184,7 @@ fn script_and_core_rules_decide_alike() {
             node.through(node.shared.refresh_circuit(&webhook)).await;
             node.after(3_600_000);
             let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
-            let mut both = Both { node: &node, model: LocalCoordinator::new(shares), webhook, probes: Vec::new() };
+            let mut both = Both { node: &node, model: LocalCoordinator::new(shares, FailingRule::default()), webhook, probes: Vec::new() };
             for step in &steps {
                 both.step(step).await;
                 both.compare().await;

@@ -5,7 +5,10 @@ mod multi_node;
 
 use std::{cell::Cell, future::Future, time::Duration};
 
-use redrive_core::{tenancy::DEFAULT_POOL, webhook::WebhookSpec};
+use redrive_core::{
+    tenancy::DEFAULT_POOL,
+    webhook::{WebhookSpec, failures::FailingRule},
+};
 
 use super::*;
 use crate::{cluster::limit_shares::LimitShares, routing::resolve_for_test, settings::RedisSettings};
@@ -34,7 +37,7 @@ impl Node {
     pub(in crate::coordinate) async fn start(url: &str, namespace: &str, me: &str) -> Self {
         let shares = Arc::new(LimitShares::new(&[DEFAULT_POOL.into()], None));
         shares.set_undivided(true);
-        let local = Arc::new(LocalCoordinator::new(shares));
+        let local = Arc::new(LocalCoordinator::new(shares, FailingRule::default()));
         local.delegate_to_redis();
         let mut link = RedisLink::with_clock(&settings(url, namespace), me.to_owned(), TEST_CLOCK).unwrap();
         link.connect(Time::from_millis(START)).await.unwrap();

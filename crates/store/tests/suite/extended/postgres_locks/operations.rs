@@ -7,7 +7,7 @@ use std::{
 
 use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
-    DeadReason, DeliveryId, KeyId, NotificationId, OperationId, TenantId, WebhookId,
+    DeadReason, DeliveryId, FailureCategory, KeyId, NotificationId, OperationId, TenantId, WebhookId,
     cluster::clock_discipline::ClockStep,
     delivery::{
         bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
@@ -23,7 +23,7 @@ use redrive_core::{
     protection::breaker::{CircuitState, SavedCircuit},
     statistics::rollup::Rollup,
     tenancy::TenantRules,
-    webhook::WebhookState,
+    webhook::{WebhookState, failures::FailingRule},
 };
 use redrive_store::{
     ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EmailReservation, EventType,
@@ -247,7 +247,10 @@ fn outcome(node: &mut Node, operation: Operation, claimed: &ClaimedDelivery) -> 
             OutcomeRecord { disable: Some(disable), occurrences, ..outcome }
         }
         Operation::RecordEffects => {
-            let failing = [FailingChange::Since(at(NOW)), FailingChange::Recovered][node.pick(2)];
+            let category = FailureCategory::Timeout;
+            let rule = FailingRule { after_failures: 2, after: Duration::ZERO };
+            let failed = FailingChange::Failed { since: at(NOW), category, rule };
+            let failing = [failed, FailingChange::Recovered][node.pick(2)];
             let effects = WebhookEffects {
                 circuit: (node.pick(2) == 0).then(|| Box::new(circuit(node))),
                 pause_until: (node.pick(2) == 0).then(|| at(node.pick(NOW as usize) as i64)),

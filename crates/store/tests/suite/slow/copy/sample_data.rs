@@ -26,7 +26,7 @@ use redrive_core::{
         traffic::{Resolution, Traffic},
     },
     tenancy::TenantRules,
-    webhook::WebhookState,
+    webhook::{WebhookState, failures::FailingRule},
 };
 use redrive_store::{
     ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EmailReservation, EndedCounts,
@@ -422,7 +422,11 @@ async fn gates(harness: &Harness) {
         }
     }
     let held = busy_webhook(harness).await;
-    let failing = Some(FailingChange::Since(at(80)));
+    let failing = Some(FailingChange::Failed {
+        since: at(80),
+        category: FailureCategory::Timeout,
+        rule: FailingRule::default(),
+    });
     for effects in [
         WebhookEffects { pause_until: Some(at(0) + Duration::from_secs(3600)), ..WebhookEffects::default() },
         WebhookEffects { failing, ..WebhookEffects::default() },
