@@ -684,6 +684,7 @@ impl Base {
             membership: self.membership.clone(),
             runtime_state: self.store.clone(),
             coordinator: data_path.coordinator.clone(),
+            runtime_updater: data_path.runtime_updater.clone(),
             statistics: statistics.clone(),
             dns_suspects: data_path.attempt_runner.dns_suspects.clone(),
             wakeups: self.wakeups.clone(),

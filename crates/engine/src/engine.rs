@@ -10,7 +10,10 @@ use redrive_core::{
     DeliveryId, EventId, OperationId, TenantId, Time, WebhookId,
     delivery::{bulk_operation::OperationAction, lane::Priority},
     notification::{Occurrence, confirmation::MailPolicy},
-    protection::limiter::RateLimit,
+    protection::{
+        breaker::{CircuitView, Forced},
+        limiter::RateLimit,
+    },
     statistics::traffic::{Resolution, Traffic},
     webhook::{Webhook, failures::FailingRule},
 };
@@ -75,6 +78,22 @@ impl Engine {
     /// Returns the cache of webhooks and tenants.
     pub fn router(&self) -> &Router {
         &self.0.control.router
+    }
+
+    /// Stores a new webhook whose circuit is forced open until a time. Returns false if the tenant does not exist.
+    pub async fn create_forced_webhook(&self, webhook: Webhook, forced: Forced) -> Result<bool, StoreError> {
+        self.0.control.create_forced_webhook(webhook, forced).await
+    }
+
+    /// Changes a webhook, and its circuit in the same transaction. `action` returns the action for the current circuit.
+    pub async fn change_webhook_and_circuit<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+        action: impl Fn(&CircuitView) -> Option<CircuitAction>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.0.control.change_webhook_and_circuit(tenant_id, id, change, action).await
     }
 
     /// Returns when the failures of a webhook are reported to its owner.

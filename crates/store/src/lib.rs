@@ -189,6 +189,14 @@ pub trait Webhooks: Send + Sync {
         revision: i64,
         occurrence: Option<Occurrence>,
     ) -> StoreFuture<'_, UpdateResult>;
+    /// Stores a new webhook (`revision` is `None`), or replaces one that has not changed since then, together with its
+    /// circuit. Nothing is stored if the webhook has changed or a newer circuit is stored.
+    fn store_webhook_with_circuit(
+        &self,
+        webhook: Webhook,
+        revision: Option<i64>,
+        circuit: SavedCircuit,
+    ) -> StoreFuture<'_, UpdateResult>;
     /// Returns a webhook unless it was deleted.
     fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>>;
     /// Returns webhooks of a tenant by id, including deleted ones: for the tenant's own users.

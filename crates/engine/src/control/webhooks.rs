@@ -1,10 +1,14 @@
 //! Changes of webhooks and tenants: stored first, then applied to the cache, then to queued deliveries.
 
-use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_core::{
+    TenantId, WebhookId,
+    protection::breaker::{Circuit, CircuitView, Forced, SavedCircuit},
+    webhook::{Webhook, WebhookState},
+};
 use redrive_store::{StoreError, Tenant, UpdateResult, Versioned};
 
 use super::Control;
-use crate::occurrences::webhook_disabled_by_change;
+use crate::{coordinate::CircuitAction, occurrences::webhook_disabled_by_change};
 
 /// Reason why a webhook was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,100 @@ impl Control {
                 Ok(true)
             }
             UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
+        }
+    }
+
+    /// Stores a new webhook together with its circuit, which is forced open until a time. Returns false if the tenant does
+    /// not exist.
+    pub(crate) async fn create_forced_webhook(
+        &self,
+        webhook: Webhook,
+        forced: Forced,
+    ) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let mut circuit = Circuit::new(now);
+        circuit.force(forced, now);
+        let saved = circuit.to_saved();
+        match self.webhooks.store_webhook_with_circuit(webhook.clone(), None, saved.clone()).await? {
+            UpdateResult::Updated { version } => {
+                if webhook.next_action_at().is_some() {
+                    self.wakeups.expiry.notify_one();
+                }
+                self.router.apply_local_change(webhook.clone(), version);
+                self.adopt_circuit(webhook.id, saved).await;
+                Ok(true)
+            }
+            UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
+        }
+    }
+
+    /// Changes a webhook as [`Self::change_webhook`] does, and its circuit in the same transaction. `action` returns the
+    /// action for the current circuit; without one only the webhook changes.
+    pub(crate) async fn change_webhook_and_circuit<E>(
+        &self,
+        tenant_id: &TenantId,
+        id: WebhookId,
+        mut change: impl FnMut(&mut Webhook) -> Result<(), E>,
+        action: impl Fn(&CircuitView) -> Option<CircuitAction>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        loop {
+            let Some(found) = self.webhooks.webhook(tenant_id.clone(), id).await? else {
+                return Err(ChangeError::NotFound);
+            };
+            if self.membership.is_shared() {
+                self.runtime_updater.refresh_runtime_state([id].into()).await?;
+            }
+            let Some(resolved) = self.router.get_or_load(id).await? else {
+                return Err(ChangeError::NotFound);
+            };
+            self.coordinator.refresh_circuit(&resolved).await;
+            let now = self.clock.now();
+            let view = self.coordinator.local.snapshot(&resolved, now).circuit;
+            let saved = action(&view)
+                .and_then(|action| self.coordinator.local.preview_action(&resolved, action, now));
+            let Some(saved) = saved else { return self.change_webhook(tenant_id, id, change).await };
+            let Versioned { mut webhook, revision } = found;
+            let before = webhook.state.clone();
+            change(&mut webhook).map_err(ChangeError::Rejected)?;
+            webhook.updated_at = now;
+            let stored = self
+                .webhooks
+                .store_webhook_with_circuit(webhook.clone(), Some(revision), saved.clone())
+                .await?;
+            match stored {
+                UpdateResult::Updated { version } => {
+                    self.apply_stored_webhook(&webhook, &before, version);
+                    self.adopt_circuit(id, saved).await;
+                    return Ok(webhook);
+                }
+                UpdateResult::NotFound => return Err(ChangeError::NotFound),
+                UpdateResult::Stale => {}
+            }
+        }
+    }
+
+    /// Applies a circuit that was stored with its webhook.
+    async fn adopt_circuit(&self, webhook_id: WebhookId, saved: SavedCircuit) {
+        let Some(webhook) = self.router.webhook(webhook_id) else { return };
+        if let Some(change) = self.coordinator.local.adopt_circuit(&webhook, saved, self.clock.now()) {
+            self.runtime_updater.apply_change(&webhook, &change);
+        }
+        // Redis takes the circuit over, since it is newer than the one there.
+        self.coordinator.refresh_circuit(&webhook).await;
+        self.wakeups.claims.wake();
+        self.wakeups.gate_timer.notify_one();
+    }
+
+    /// Applies a webhook that was stored to the cache and to queued deliveries.
+    fn apply_stored_webhook(&self, webhook: &Webhook, before: &WebhookState, version: i64) {
+        self.router.apply_local_change(webhook.clone(), version);
+        if webhook.state.ends_failures_of(before) {
+            self.coordinator.local.clear_failures(webhook.id);
+        }
+        self.recorder.apply_webhook_change(webhook.id);
+        if let Some(resolved) = self.router.webhook(webhook.id) {
+            // Disabling the circuit breaker unblocks the webhook immediately.
+            self.runtime_updater.perform_due_transition(&resolved);
         }
     }
 
@@ -79,15 +177,7 @@ impl Control {
                     if reported {
                         self.wakeups.notifier.notify_one();
                     }
-                    self.router.apply_local_change(webhook.clone(), version);
-                    if webhook.state.ends_failures_of(&before) {
-                        self.coordinator.local.clear_failures(webhook.id);
-                    }
-                    self.recorder.apply_webhook_change(webhook.id);
-                    if let Some(resolved) = self.router.webhook(webhook.id) {
-                        // Disabling the circuit breaker unblocks the webhook immediately.
-                        self.runtime_updater.perform_due_transition(&resolved);
-                    }
+                    self.apply_stored_webhook(&webhook, &before, version);
                     return Ok(webhook);
                 }
                 UpdateResult::NotFound => return Err(ChangeError::NotFound),

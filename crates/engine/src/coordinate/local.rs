@@ -12,7 +12,7 @@ use redrive_core::{
     cluster::clock_discipline::ClockStep,
     dispatch::gate::{self, GateDecision, GateInput, Slots},
     protection::{
-        breaker::{Circuit, CircuitDecision, CircuitState},
+        breaker::{Circuit, CircuitDecision, CircuitState, SavedCircuit, Transition},
         limiter::{Bucket, RateLimit},
     },
     webhook::failures::{FailingRule, FailureSeries},
@@ -69,6 +69,13 @@ impl LocalCoordinator {
     /// Creates a coordinator that uses this node's share of the limits.
     pub(crate) fn new(shares: Arc<LimitShares>, failing_rule: FailingRule) -> Self {
         Self { state: Mutex::default(), shares, failing_rule }
+    }
+}
+
+fn apply_to_circuit(circuit: &mut Circuit, action: CircuitAction, now: Time) -> Option<Transition> {
+    match action {
+        CircuitAction::Reset => circuit.reset(now),
+        CircuitAction::Force(forced) => circuit.force(forced, now),
     }
 }
 
@@ -335,15 +342,52 @@ impl LocalCoordinator {
         let fresh = state.fresh_bucket();
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
-        let transition = match action {
-            CircuitAction::Reset => entry.circuit.reset(now),
-            CircuitAction::Force(forced) => entry.circuit.force(forced, now),
-        };
+        let transition = apply_to_circuit(&mut entry.circuit, action, now);
         let change = entry.take_change(webhook, transition);
         if change.is_some() {
             entry.unstored_circuit.record(&mut state.transitions);
             entry.unsynced = state.authority != Authority::Local;
         }
+        state.soonest = min_time(state.soonest, entry.next_tick);
+        change
+    }
+
+    /// Returns the circuit of a webhook after an operator's action, which is not applied. Returns `None` if the action
+    /// changes nothing.
+    pub(crate) fn preview_action(
+        &self,
+        webhook: &ResolvedWebhook,
+        action: CircuitAction,
+        now: Time,
+    ) -> Option<SavedCircuit> {
+        let state = self.state.lock();
+        let known = state.webhooks.get(&webhook.id).map(|entry| entry.circuit.clone());
+        let mut circuit = known.unwrap_or_else(|| Circuit::new(now));
+        apply_to_circuit(&mut circuit, action, now).map(|_| circuit.to_saved())
+    }
+
+    /// Replaces the circuit of a webhook by one that was stored, unless a newer one is known.
+    pub(crate) fn adopt_circuit(
+        &self,
+        webhook: &ResolvedWebhook,
+        saved: SavedCircuit,
+        now: Time,
+    ) -> Option<CircuitChange> {
+        let state = &mut *self.state.lock();
+        let fresh = state.fresh_bucket();
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
+        if entry.circuit.to_saved().generation > saved.generation {
+            return None;
+        }
+        let from = entry.circuit.state();
+        entry.circuit = Circuit::restore(saved, now);
+        entry.unsynced = state.authority != Authority::Local;
+        // A read that began before the circuit was stored returns the older one.
+        entry.unstored_circuit.record(&mut state.transitions);
+        entry.unstored_circuit.confirm(&mut state.transitions);
+        let transition = Transition { from, to: entry.circuit.state(), at: now };
+        let change = entry.take_change(webhook, Some(transition));
         state.soonest = min_time(state.soonest, entry.next_tick);
         change
     }

@@ -15,6 +15,22 @@ use redrive_engine::GateStatus;
 
 use super::{App, AppError};
 
+/// What is known about a webhook besides its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebhookFacts {
+    /// Its status.
+    pub status: WebhookStatus,
+    /// Time until which its circuit is forced open; `None` if it is not, or has no end.
+    pub forced_open_until: Option<Time>,
+}
+
+impl Default for WebhookFacts {
+    /// Returns the facts of a webhook that was deleted since it was read.
+    fn default() -> Self {
+        Self { status: WebhookStatus::Disabled, forced_open_until: None }
+    }
+}
+
 /// Returns the status of a webhook. One without a gate status was deleted since it was read.
 pub(super) fn status_of(
     webhook: &Webhook,
@@ -36,51 +52,52 @@ pub(super) fn status_of(
 }
 
 impl App {
-    /// Returns the status of each of these webhooks of a tenant.
-    pub async fn webhook_statuses(
-        &self,
-        tenant_id: &TenantId,
-        webhooks: &[Webhook],
-    ) -> Result<HashMap<WebhookId, WebhookStatus>, AppError> {
-        self.statuses_wanted(tenant_id, webhooks, None).await
-    }
-
-    /// Returns the status of those of these webhooks that have the wanted status; of all without one. Results of the
-    /// last hour are read only where they decide.
-    pub async fn statuses_wanted(
+    /// Returns the facts of those of these webhooks of a tenant that have the wanted status; of all without one. Results
+    /// of the last hour are read only where they decide.
+    pub async fn webhook_facts_of(
         &self,
         tenant_id: &TenantId,
         webhooks: &[Webhook],
         wanted: Option<WebhookStatus>,
-    ) -> Result<HashMap<WebhookId, WebhookStatus>, AppError> {
+    ) -> Result<HashMap<WebhookId, WebhookFacts>, AppError> {
         let (now, rule) = (self.engine.clock().now(), self.engine.failing_rule());
         let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
         let gates = self.engine.gate_statuses(tenant_id, &ids).await?;
         let status =
             |webhook: &Webhook, hour: &Rollup| status_of(webhook, gates.get(&webhook.id), hour, &rule, now);
         let no_attempts = Rollup::default();
-        let mut statuses: HashMap<_, _> =
-            webhooks.iter().map(|webhook| (webhook.id, status(webhook, &no_attempts))).collect();
+        let facts = |webhook: &Webhook| {
+            let forced = gates.get(&webhook.id).and_then(|gate| gate.circuit.forced.as_ref());
+            let until = forced.filter(|forced| forced.open).and_then(|forced| forced.until);
+            WebhookFacts {
+                status: status(webhook, &no_attempts),
+                forced_open_until: until.filter(|until| *until > now),
+            }
+        };
+        let mut known: HashMap<_, _> = webhooks.iter().map(|webhook| (webhook.id, facts(webhook))).collect();
         // Failed attempts of the last hour make a webhook degraded that would be healthy without them.
-        let depends_on_hour =
-            [None, Some(WebhookStatus::Healthy), Some(WebhookStatus::Degraded)].contains(&wanted);
-        if depends_on_hour {
-            let healthy = |webhook: &&Webhook| statuses.get(&webhook.id) == Some(&WebhookStatus::Healthy);
-            let undecided: Vec<_> = webhooks.iter().filter(healthy).collect();
+        if [None, Some(WebhookStatus::Healthy), Some(WebhookStatus::Degraded)].contains(&wanted) {
+            let is_healthy = |webhook: &&Webhook| {
+                known.get(&webhook.id).is_some_and(|facts| facts.status == WebhookStatus::Healthy)
+            };
+            let undecided: Vec<_> = webhooks.iter().filter(is_healthy).collect();
             let ids = undecided.iter().map(|webhook| webhook.id).collect();
             let hours = self.last_hours(tenant_id, ids, now).await?;
             for webhook in undecided {
                 let hour = hours.get(&webhook.id).map_or(&no_attempts, |hour| &hour.sum);
-                statuses.insert(webhook.id, status(webhook, hour));
+                if let Some(facts) = known.get_mut(&webhook.id) {
+                    facts.status = status(webhook, hour);
+                }
             }
         }
-        statuses.retain(|_, status| wanted.is_none_or(|wanted| *status == wanted));
-        Ok(statuses)
+        known.retain(|_, facts| wanted.is_none_or(|wanted| facts.status == wanted));
+        Ok(known)
     }
 
-    /// Returns the status of one webhook.
-    pub async fn webhook_status(&self, webhook: &Webhook) -> Result<WebhookStatus, AppError> {
-        let statuses = self.webhook_statuses(&webhook.tenant_id, std::slice::from_ref(webhook)).await?;
-        Ok(statuses.get(&webhook.id).copied().unwrap_or(WebhookStatus::Disabled))
+    /// Returns the facts of one webhook.
+    pub async fn webhook_facts(&self, webhook: &Webhook) -> Result<WebhookFacts, AppError> {
+        let one = std::slice::from_ref(webhook);
+        let facts = self.webhook_facts_of(&webhook.tenant_id, one, None).await?;
+        Ok(facts.get(&webhook.id).copied().unwrap_or_default())
     }
 }

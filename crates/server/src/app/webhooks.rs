@@ -7,7 +7,7 @@ use redrive_core::{
     FieldError, TenantId, Time, WebhookId,
     delivery::{lane::Priority, retry::RetryPolicy},
     event::event_type::Pattern,
-    protection::breaker::BreakerPolicy,
+    protection::breaker::{BreakerPolicy, CircuitView, Forced},
     security::signature::{self, LiveSecret, Secret},
     time::HumanDuration,
     webhook::{
@@ -15,7 +15,7 @@ use redrive_core::{
         verification::Verification,
     },
 };
-use redrive_engine::{EventDraft, PublishReceipt, clock};
+use redrive_engine::{CircuitAction, EventDraft, PublishReceipt, clock};
 use redrive_store::PageRequest;
 
 use super::{
@@ -26,6 +26,8 @@ use super::{
 
 /// Event type of the test event.
 pub const TEST_EVENT: &str = "redrive.test";
+/// Maximum time for which one request can force a circuit open.
+pub const MAX_FORCE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Default time for which the old secret still signs after a rotation.
 pub const DEFAULT_OVERLAP: HumanDuration = HumanDuration::secs(24 * 3600);
 
@@ -35,10 +37,9 @@ impl App {
         &self,
         actor: &Actor,
         tenant: impl Into<TenantView>,
-        mut spec: WebhookSpec,
-        secret: Option<Secret>,
-        state: WebhookState,
+        new: NewWebhook,
     ) -> Result<Webhook, AppError> {
+        let NewWebhook { mut spec, secret, state, forced_until } = new;
         let tenant_id = tenant.into().id;
         let now = self.engine.clock().now();
         if secret.is_some() {
@@ -58,13 +59,18 @@ impl App {
         webhook.set_pending_verification(None, now);
         self.check(actor, &webhook.spec, None)?;
         require_future(webhook.spec.expires_at, now)?;
+        let forced = forced_until.map(|until| forced_open(actor, until, now)).transpose()?;
         // Serialized, so that concurrent creations cannot exceed the quota.
         let _guard = self.changing_tenants.lock().await;
         self.check_webhook_quota(&webhook.tenant_id).await?;
         let (owner, object) = (webhook.tenant_id.clone(), Some(webhook.id.to_string()));
         let audited = AuditedAction { action: "webhook.create", tenant: Some(&owner), object };
         let created = self.with_audit(actor, audited, async {
-            if !self.engine.create_webhook(webhook.clone()).await? {
+            let is_created = match forced {
+                Some(forced) => self.engine.create_forced_webhook(webhook.clone(), forced).await?,
+                None => self.engine.create_webhook(webhook.clone()).await?,
+            };
+            if !is_created {
                 return Err(AppError::NotFound("tenant"));
             }
             let after = Some(audit::webhook_json(&webhook));
@@ -267,19 +273,21 @@ impl App {
         mut change: impl FnMut(&mut Webhook) -> Result<(), AppError>,
     ) -> Result<Webhook, AppError> {
         let change = |webhook: &mut Webhook| change(webhook).map(|()| SuppliedCredentials::default());
-        self.apply_change(actor, what, tenant_id, id, change).await
+        self.apply_change(actor, what, tenant_id, id, change, None).await
     }
 
     /// Updates the settings of a webhook. `change` returns which confidential values it sets; if the URL has a new
-    /// origin, stored values that are only kept are rejected.
+    /// origin, stored values that are only kept are rejected. `force_open_until` forces the circuit open until a time, or
+    /// ends such a state, in the same transaction.
     pub async fn update_webhook(
         &self,
         actor: &Actor,
         tenant_id: &TenantId,
         id: WebhookId,
         change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+        force_open_until: Option<Option<Time>>,
     ) -> Result<Webhook, AppError> {
-        self.apply_change(actor, "webhook.update", tenant_id, id, change).await
+        self.apply_change(actor, "webhook.update", tenant_id, id, change, force_open_until).await
     }
 
     async fn apply_change(
@@ -289,6 +297,7 @@ impl App {
         tenant_id: &TenantId,
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+        force_open_until: Option<Option<Time>>,
     ) -> Result<Webhook, AppError> {
         let mut checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
@@ -306,6 +315,9 @@ impl App {
             if webhook.state.receives_events() && !old.state.receives_events() {
                 require_unexpired(webhook.spec.expires_at, now)?;
             }
+            if let Some(Some(until)) = force_open_until {
+                forced_open(actor, until, now)?;
+            }
             webhook.set_pending_verification(Some(&old), now);
             Ok::<_, AppError>(old)
         };
@@ -318,7 +330,13 @@ impl App {
                 before = Some(audit::webhook_json(&old));
                 Ok(())
             };
-            let webhook = self.engine.change_webhook(tenant_id, id, change).await?;
+            let webhook = match force_open_until {
+                None => self.engine.change_webhook(tenant_id, id, change).await?,
+                Some(until) => {
+                    let action = |circuit: &CircuitView| circuit_action(actor, until, circuit);
+                    self.engine.change_webhook_and_circuit(tenant_id, id, change, action).await?
+                }
+            };
             let after = Some(audit::webhook_json(&webhook));
             Ok(((webhook, email), AuditChange { before, after, object: None }))
         });
@@ -466,6 +484,42 @@ impl App {
             hops: 0,
         };
         self.publish(draft).await
+    }
+}
+
+/// Webhook to create.
+pub struct NewWebhook {
+    /// Its settings.
+    pub spec: WebhookSpec,
+    /// Its secret; generated if omitted.
+    pub secret: Option<Secret>,
+    /// Its state.
+    pub state: WebhookState,
+    /// Time until which its circuit is forced open; `None` for a closed circuit.
+    pub forced_until: Option<Time>,
+}
+
+/// Returns the forced state of a circuit that is open until this time.
+fn forced_open(by: &Caller, until: Time, now: Time) -> Result<Forced, FieldError> {
+    let refuse = |message: String| Err(FieldError::new("circuit_breaker_config.force_open_until", message));
+    if until <= now {
+        return refuse(format!("must be in the future; the time is {now}. Send null to end a forced state"));
+    }
+    if until > now + MAX_FORCE {
+        return refuse("must be within the next 30 days".into());
+    }
+    Ok(Forced { open: true, until: Some(until), by: by.name.clone() })
+}
+
+/// Returns the action that leads to the requested forced state, or `None` if the circuit has it.
+fn circuit_action(by: &Caller, until: Option<Time>, circuit: &CircuitView) -> Option<CircuitAction> {
+    let forced = circuit.forced.as_ref().filter(|forced| forced.open && forced.until.is_some());
+    match until {
+        Some(until) if forced.and_then(|forced| forced.until) == Some(until) => None,
+        Some(until) => {
+            Some(CircuitAction::Force(Forced { open: true, until: Some(until), by: by.name.clone() }))
+        }
+        None => forced.map(|_| CircuitAction::Reset),
     }
 }
 

@@ -45,7 +45,7 @@ async fn webhook_list_can_be_searched_and_filtered() {
     let bills = api.create_webhook("http://127.0.0.1:8080/bills", bills).await;
     let all = browser.page(LIST).await;
     for text in
-        ["Warehouse", "http://127.0.0.1:8080/orders", "order.*", "http://127.0.0.1:8080/bills", "paused"]
+        ["Warehouse", "http://127.0.0.1:8080/orders", "order.*", "http://127.0.0.1:8080/bills", "Paused"]
     {
         assert!(all.contains(text), "{text}: {all}");
     }
@@ -55,14 +55,14 @@ async fn webhook_list_can_be_searched_and_filtered() {
         ("?q=%2Fbills", &bills, &orders),
         ("?q=order.created", &orders, &bills),
         ("?q=invoice", &bills, &orders),
-        ("?state=paused", &bills, &orders),
-        ("?state=active&circuit=closed&q=", &orders, &bills),
+        ("?status=paused", &bills, &orders),
+        ("?status=healthy&circuit=closed&q=", &orders, &bills),
     ] {
         let page = browser.page(&format!("{LIST}{query}")).await;
         assert!(page.contains(found.as_str()) && !page.contains(not_found.as_str()), "{query}");
     }
     assert!(browser.page(&format!("{LIST}?circuit=open")).await.contains("No webhook matches"));
-    assert_eq!(browser.get(&format!("{LIST}?state=gone")).await.status, 400);
+    assert_eq!(browser.get(&format!("{LIST}?status=gone")).await.status, 400);
     assert_eq!(browser.get(&format!("{LIST}?cursor=x")).await.status, 400);
 }
 

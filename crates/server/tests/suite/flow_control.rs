@@ -197,6 +197,101 @@ async fn circuit_can_be_forced_and_reset_manually() {
 }
 
 #[tokio::test]
+async fn circuit_is_forced_open_together_with_the_settings_of_its_webhook() {
+    let receiver = Receiver::start().await;
+    let mut redrive = Redrive::start().await;
+    let webhook = redrive.api().create_webhook(&receiver.url(), Value::Null).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    let created_at = Time::parse(webhook["created_at"].as_str().unwrap()).unwrap();
+    let after = |secs| (created_at + Duration::from_secs(secs)).to_string();
+    let until = after(3600);
+    let forced = json!({"minimum_throughput": 7, "force_open_until": until});
+    let api = redrive.api();
+    let changed = api.patch(&path, json!({"circuit_breaker_config": forced})).await.expect(200);
+    assert_eq!((&changed["circuit_breaker_config"], &changed["status"]), (&forced, &json!("paused")));
+    let event = api.publish("a.b", json!(1)).await;
+    delivery_when(&api, &event, "it waits", |one| one["waiting_on"] == "circuit_open").await;
+
+    // It survives a crash, and changes of other settings.
+    redrive.kill();
+    redrive.restart().await;
+    let api = redrive.api();
+    let read = api.patch(&path, json!({"description": "x"})).await.expect(200);
+    assert_eq!((&read["circuit_breaker_config"], &read["status"]), (&forced, &json!("paused")));
+    let listed = api.get("/v1/webhooks?status=paused").await.expect(200);
+    assert_eq!(listed["data"][0]["circuit_breaker_config"], forced);
+    assert_eq!(api.get("/v1/webhooks?status=healthy").await.expect(200)["data"], json!([]));
+    let health = api.get(&format!("{path}/health")).await.expect(200);
+    assert_eq!(health["circuit"]["forced"], json!({"open": true, "until": until, "by": "admin"}));
+    let kept =
+        api.patch(&path, json!({"circuit_breaker_config": {"minimum_throughput": 8}})).await.expect(200);
+    assert_eq!(
+        kept["circuit_breaker_config"],
+        json!({"minimum_throughput": 8, "force_open_until": until}),
+        "without the field the circuit keeps its state"
+    );
+
+    for (time, mentions) in [(after(0), "must be in the future"), (after(31 * 86_400), "30 days")] {
+        let refused = api.patch(&path, json!({"circuit_breaker_config": {"force_open_until": time}})).await;
+        assert_problem(&refused, 400, "validation_failed", mentions);
+    }
+    assert_eq!(receiver.count(), 0);
+    let ended = json!({"circuit_breaker_config": {"force_open_until": null}});
+    let ended = api.patch(&path, ended).await.expect(200);
+    assert_eq!(ended["circuit_breaker_config"], json!({}));
+    receiver.wait_for(1).await;
+    api.wait_until("it is healthy again", &path, |webhook| webhook["status"] == "healthy").await;
+}
+
+#[tokio::test]
+async fn webhook_can_be_created_with_a_forced_circuit() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let other = api.create_webhook("http://127.0.0.1:2/", json!({"events": ["other"]})).await;
+    let now = Time::parse(other["created_at"].as_str().unwrap()).unwrap();
+    let forced = json!({"force_open_until": (now + Duration::from_secs(60)).to_string()});
+    let created = api.create_webhook(&receiver.url(), json!({"circuit_breaker_config": forced})).await;
+    assert_eq!((&created["circuit_breaker_config"], &created["status"]), (&forced, &json!("paused")));
+    let event = api.publish("a.b", json!(1)).await;
+    delivery_when(&api, &event, "it waits", |one| one["waiting_on"] == "circuit_open").await;
+    let reset = format!("/v1/webhooks/{}/circuit-breaker", id(&created));
+    api.patch(&reset, json!({"action": "reset"})).await.expect(200);
+    receiver.wait_for(1).await;
+    let read = api.get(&format!("/v1/webhooks/{}", id(&created))).await.expect(200);
+    assert_eq!(read["circuit_breaker_config"], json!({}), "it shows what the circuit is");
+}
+
+#[tokio::test]
+async fn status_follows_the_results_of_a_webhook() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let options = json!({"circuit_breaker_config": {"enabled": false}, "retry_config": {"max_attempts": 1}});
+    let webhook = api.create_webhook(&receiver.url(), options).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    assert_eq!((&webhook["status"], &webhook["last_success_at"]), (&json!("healthy"), &Value::Null));
+    receiver.respond_with(|_| Reply::status(500));
+    api.publish("a.b", json!(1)).await;
+    api.wait_until("one failed", &path, |webhook| webhook["status"] == "degraded").await;
+    for n in 0..4 {
+        api.publish("a.b", json!(n)).await;
+    }
+    api.wait_until("five failed", &path, |webhook| webhook["status"] == "failing").await;
+    let listed = api.get("/v1/webhooks?status=failing").await.expect(200);
+    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][0]["id"]), (1, &webhook["id"]));
+    receiver.respond_with(|_| Reply::status(200));
+    api.publish("a.b", json!(5)).await;
+    let recovered =
+        |webhook: &Value| webhook["status"] == "degraded" && webhook["last_success_at"].is_string();
+    api.wait_until("only the last hour tells of the failures", &path, recovered).await;
+    for (action, expected) in [("pause", "paused"), ("resume", "degraded"), ("disable", "disabled")] {
+        let changed = api.post(&format!("{path}/{action}"), json!({})).await.expect(200);
+        assert_eq!(changed["status"], expected, "{action}");
+    }
+}
+
+#[tokio::test]
 async fn health_reports_success_rate_latency_and_errors() {
     let receiver = Receiver::start().await;
     let redrive = Redrive::start().await;

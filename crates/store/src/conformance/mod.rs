@@ -266,6 +266,7 @@ macro_rules! conformance_suite {
             outcome_effects_are_stored_with_the_outcome,
             rejected_outcome_has_no_effects,
             older_circuit_never_replaces_a_newer_one,
+            webhook_and_its_circuit_are_stored_together_or_not_at_all,
             late_opening_does_not_undo_a_reset,
             hold_is_never_shortened,
             pauses_and_circuits_set_by_a_wrong_clock_are_moved,

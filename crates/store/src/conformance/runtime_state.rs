@@ -7,13 +7,13 @@ use redrive_core::{
     DeliveryId, FailureCategory, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
     protection::breaker::{CircuitState, Counts, Forced, SavedCircuit},
-    webhook::{WebhookState, failures::FailureSeries},
+    webhook::{Webhook, WebhookState, failures::FailureSeries},
 };
 
 use super::{END, FRESH, Harness, RETRY, at, closed, ids, order};
 use crate::{
     CancelResult, CircuitPeriod, Incident, InitialState, LaneCapacity, LaneKey, OutcomeRecord, RecordResult,
-    Visibility, WebhookEffects, WebhookRuntime,
+    UpdateResult, Versioned, Visibility, WebhookEffects, WebhookRuntime,
 };
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
@@ -387,6 +387,42 @@ pub async fn pauses_and_circuits_set_by_a_wrong_clock_are_moved(harness: &Arc<Ha
     let new = harness.fan_out(harness.event(at(0)), &[(opened, InitialState::Waiting(at(0)))]);
     harness.publish_new(new).await;
     assert_eq!(harness.next_wake(at(0)).await, Some(at(800)), "claims follow the moved circuit");
+}
+
+pub async fn webhook_and_its_circuit_are_stored_together_or_not_at_all(harness: &mut Arc<Harness>) {
+    let Versioned { webhook, revision } = harness.stored_webhook(harness.webhook_id).await;
+    let described = |text: &str| {
+        let mut webhook = webhook.clone();
+        webhook.spec.description = Some(text.into());
+        webhook
+    };
+    let store_both = async |harness: &Harness, text: &str, revision, circuit: &SavedCircuit| {
+        let webhook = described(text);
+        harness.store().store_webhook_with_circuit(webhook, revision, circuit.clone()).await.unwrap()
+    };
+    let open = forced(true, 5, 10, Some(9000));
+    let stored = store_both(harness, "forced", Some(revision), &open).await;
+    assert!(matches!(stored, UpdateResult::Updated { .. }), "{stored:?}");
+    Harness::reopen(harness).await;
+    let Versioned { webhook: now, revision: newer } = harness.stored_webhook(harness.webhook_id).await;
+    assert_eq!(now.spec.description.as_deref(), Some("forced"));
+    assert_eq!(only_runtime(harness).await.circuit, Some(open.clone()));
+
+    let later = forced(true, 6, 20, Some(8000));
+    assert_eq!(store_both(harness, "changed since", Some(revision), &later).await, UpdateResult::Stale);
+    let older = forced(true, 4, 20, Some(8000));
+    assert_eq!(store_both(harness, "older circuit", Some(newer), &older).await, UpdateResult::Stale);
+    let unchanged = harness.stored_webhook(harness.webhook_id).await;
+    assert_eq!((unchanged.webhook, unchanged.revision), (now, newer));
+    assert_eq!(only_runtime(harness).await.circuit, Some(open));
+
+    let new = Webhook { id: harness.webhook_id(), ..described("new") };
+    let circuit = forced(true, 1, 30, Some(7000));
+    let stored =
+        harness.store().store_webhook_with_circuit(new.clone(), None, circuit.clone()).await.unwrap();
+    assert!(matches!(stored, UpdateResult::Updated { .. }), "{stored:?}");
+    let runtime = harness.store().get_runtime(vec![new.id]).await.unwrap().remove(0);
+    assert_eq!(runtime.circuit, Some(circuit));
 }
 
 pub async fn runtime_is_listed_as_stored(harness: &mut Arc<Harness>) {

@@ -517,8 +517,15 @@ pub(super) async fn delete_runtime(tx: &Session, webhook_id: WebhookId) -> Resul
     Ok(())
 }
 
+/// Returns the generation of the newest circuit that was stored for a webhook, 0 if there was none.
+pub(super) async fn circuit_generation(tx: &Session, webhook_id: WebhookId) -> Result<u64, Failure> {
+    let stored = "SELECT generation FROM webhook_runtime WHERE webhook_id = $1";
+    let stored = tx.query_opt(stored, &[&Col(webhook_id)]).await?;
+    Ok(stored.map(|row| plain::<i64>(&row, 0)).transpose()?.map_or(0, i64::unsigned_abs))
+}
+
 /// Stores a circuit, and the time until which it blocks, unless a newer one is stored.
-async fn set_circuit(
+pub(super) async fn set_circuit(
     tx: &Session,
     tenant_id: &TenantId,
     webhook_id: WebhookId,

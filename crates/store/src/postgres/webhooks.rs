@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use redrive_core::{
     TenantId, Time, WebhookId,
     notification::Occurrence,
+    protection::breaker::SavedCircuit,
     security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     tenancy::TenantRules,
     webhook::{Webhook, WebhookState},
@@ -60,6 +61,20 @@ impl Webhooks for Postgres {
                 .await?;
             self.shared.hints.change();
             Ok(version.map_or(UpdateResult::NotFound, |version| UpdateResult::Updated { version }))
+        })
+    }
+
+    fn store_webhook_with_circuit(
+        &self,
+        webhook: Webhook,
+        revision: Option<i64>,
+        circuit: SavedCircuit,
+    ) -> StoreFuture<'_, UpdateResult> {
+        Box::pin(async move {
+            let webhook = self.shared.seals.seal(webhook)?;
+            let changed = self.administer(|tx| store_with_circuit(tx, &webhook, revision, &circuit)).await?;
+            self.shared.hints.change();
+            Ok(changed)
         })
     }
 
@@ -216,6 +231,34 @@ async fn change(
     }
     let Some(version) = store(&tx, sealed).await? else { return Ok(UpdateResult::NotFound) };
     notifications::record_occurrences(&tx, occurrence.as_slice()).await?;
+    Ok(UpdateResult::Updated { version })
+}
+
+async fn store_with_circuit(
+    tx: Tx,
+    sealed: &SealedWebhook,
+    revision: Option<i64>,
+    circuit: &SavedCircuit,
+) -> Result<UpdateResult, Failure> {
+    let webhook = &sealed.webhook;
+    tenancy::lock(&tx, &webhook.tenant_id).await?;
+    if let Some(revision) = revision {
+        lock(&tx, [webhook.id]).await?;
+        let Some(found) = find(&tx, &webhook.tenant_id, webhook.id).await? else {
+            return Ok(UpdateResult::NotFound);
+        };
+        runtime_state::lock_to_change(&tx, webhook.id).await?;
+        if found.revision != revision
+            || runtime_state::circuit_generation(&tx, webhook.id).await? > circuit.generation
+        {
+            return Ok(UpdateResult::Stale);
+        }
+    }
+    let Some(version) = store_unpaused(&tx, sealed).await? else { return Ok(UpdateResult::NotFound) };
+    runtime_state::pause(&tx, webhook).await?;
+    runtime_state::set_circuit(&tx, &webhook.tenant_id, webhook.id, circuit).await?;
+    lanes::recompute_lanes(&tx, webhook.id).await?;
+    changes::append(&tx, &Change::Runtime(webhook.id)).await?;
     Ok(UpdateResult::Updated { version })
 }
 

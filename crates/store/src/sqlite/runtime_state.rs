@@ -363,8 +363,20 @@ pub(super) fn delete_runtime(transaction: &Transaction<'_>, webhook_id: WebhookI
     Ok(())
 }
 
+/// Returns the generation of the newest circuit that was stored for a webhook, 0 if there was none.
+pub(super) fn circuit_generation(
+    transaction: &Transaction<'_>,
+    webhook_id: WebhookId,
+) -> rusqlite::Result<u64> {
+    let stored: Option<i64> = transaction
+        .prepare_cached("SELECT generation FROM webhook_runtime WHERE webhook_id = ?")?
+        .query_row([Col(webhook_id)], |row| row.get(0))
+        .optional()?;
+    Ok(stored.map_or(0, i64::unsigned_abs))
+}
+
 /// Stores a circuit, and the time until which it blocks, unless a newer one is stored.
-fn set_circuit(
+pub(super) fn set_circuit(
     transaction: &Transaction<'_>,
     tenant_id: &TenantId,
     webhook_id: WebhookId,

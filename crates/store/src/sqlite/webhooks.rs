@@ -4,6 +4,7 @@
 use redrive_core::{
     TenantId, Time, WebhookId,
     notification::Occurrence,
+    protection::breaker::SavedCircuit,
     security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     webhook::{Webhook, WebhookState},
 };
@@ -35,6 +36,36 @@ impl Webhooks for Sqlite {
                 Some(version) => UpdateResult::Updated { version },
                 None => UpdateResult::NotFound,
             })
+        })
+    }
+
+    fn store_webhook_with_circuit(
+        &self,
+        webhook: Webhook,
+        revision: Option<i64>,
+        circuit: SavedCircuit,
+    ) -> StoreFuture<'_, UpdateResult> {
+        let sealed = match self.seals.seal(webhook) {
+            Ok(sealed) => sealed,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
+        self.write(move |transaction| {
+            let webhook = &sealed.webhook;
+            if let Some(revision) = revision {
+                let Some(found) = find(transaction, &webhook.tenant_id, webhook.id)? else {
+                    return Ok(UpdateResult::NotFound);
+                };
+                if found.revision != revision
+                    || runtime_state::circuit_generation(transaction, webhook.id)? > circuit.generation
+                {
+                    return Ok(UpdateResult::Stale);
+                }
+            }
+            let Some(version) = store(transaction, &sealed)? else { return Ok(UpdateResult::NotFound) };
+            runtime_state::set_circuit(transaction, &webhook.tenant_id, webhook.id, &circuit)?;
+            lanes::recompute_lanes(transaction, webhook.id)?;
+            changes::append(transaction, &Change::Runtime(webhook.id))?;
+            Ok(UpdateResult::Updated { version })
         })
     }
 

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Settings, clock::Clock, cluster::membership::Membership, coordinate::Coordinator,
-    dns_suspects::DnsSuspects, ids::ById, occurrences::occurrence, services::statistics::StatisticsService,
-    wakeups::Wakeups,
+    dns_suspects::DnsSuspects, ids::ById, occurrences::occurrence, record::WebhookRuntimeUpdater,
+    services::statistics::StatisticsService, wakeups::Wakeups,
 };
 
 /// Interval between checks by the engine's clock, and the minimum interval by real time.
@@ -43,6 +43,7 @@ pub(crate) struct WebhookChecks {
     pub(crate) membership: Arc<Membership>,
     pub(crate) runtime_state: Arc<dyn RuntimeState>,
     pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) runtime_updater: Arc<WebhookRuntimeUpdater>,
     pub(crate) statistics: Arc<StatisticsService>,
     pub(crate) dns_suspects: Arc<DnsSuspects>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -80,8 +81,11 @@ impl WebhookChecks {
         for (webhook_id, tenant_id) in self.coordinator.local.webhooks_to_report(now, MAX_REPORTS) {
             if self.runtime_state.report_failing(tenant_id, webhook_id, rule, now).await? {
                 self.wakeups.notifier.notify_one();
+                self.coordinator.local.mark_reported(webhook_id);
+            } else {
+                // The stored series differs: it was reported by another node, has ended, or started later.
+                self.runtime_updater.refresh_runtime_state([webhook_id].into()).await?;
             }
-            self.coordinator.local.mark_reported(webhook_id);
         }
         Ok(())
     }

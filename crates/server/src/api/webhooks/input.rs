@@ -72,8 +72,8 @@ pub(crate) struct WebhookInput {
     retry_config: Option<Option<RetryConfig>>,
     /// Circuit breaker settings; null for the server defaults.
     #[serde(deserialize_with = "nullable_object")]
-    #[schema(value_type = Option<BreakerConfig>)]
-    circuit_breaker_config: Option<Option<BreakerConfig>>,
+    #[schema(value_type = Option<BreakerInput>)]
+    circuit_breaker_config: Option<Option<BreakerInput>>,
     /// Rate limit; null for the server default.
     #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
@@ -112,6 +112,51 @@ pub(crate) struct WebhookInput {
 }
 
 tenant_parameter!(WebhookInput);
+
+/// Circuit breaker settings; omitted ones use the server's defaults.
+#[derive(Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct BreakerInput {
+    /// Whether the circuit opens by itself when the endpoint fails.
+    enabled: Option<bool>,
+    /// Length of the rolling window of calls, in milliseconds.
+    #[schema(minimum = 1000, maximum = 3600000)]
+    window_size_ms: Option<u64>,
+    /// Minimum number of calls in the window for the circuit to open.
+    #[schema(minimum = 1, maximum = 10000)]
+    minimum_throughput: Option<u32>,
+    /// The circuit opens when at least this percentage of the calls in the window failed.
+    #[schema(minimum = 1.0, maximum = 100.0)]
+    error_threshold_percentage: Option<f64>,
+    /// How long the circuit stays open, in milliseconds; doubled at each failed recovery, up to 24 hours.
+    #[schema(minimum = 1000, maximum = 86400000)]
+    sleep_window_ms: Option<u64>,
+    /// Number of probes that a half-open circuit lets through.
+    #[schema(minimum = 1, maximum = 100)]
+    half_open_max_calls: Option<u32>,
+    /// Share of probes that must succeed for the circuit to close, such as 0.6.
+    #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
+    half_open_success_threshold: Option<f64>,
+    /// Forces the circuit open until this time, at most 30 days from now; null ends such a forced state. Without it the
+    /// circuit keeps its state.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    force_open_until: Option<Option<Time>>,
+}
+
+impl BreakerInput {
+    fn config(&self) -> BreakerConfig {
+        BreakerConfig {
+            enabled: self.enabled,
+            window_size_ms: self.window_size_ms,
+            minimum_throughput: self.minimum_throughput,
+            error_threshold_percentage: self.error_threshold_percentage,
+            sleep_window_ms: self.sleep_window_ms,
+            half_open_max_calls: self.half_open_max_calls,
+            half_open_success_threshold: self.half_open_success_threshold,
+        }
+    }
+}
 
 /// Authentication at the endpoint, sent as the header `Authorization`.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]
@@ -210,6 +255,11 @@ impl WebhookInput {
         }
     }
 
+    /// Returns what is requested for the forced state of the circuit; `None` leaves the circuit as it is.
+    pub(super) fn force_open_until(&self) -> Option<Option<Time>> {
+        self.circuit_breaker_config.as_ref()?.as_ref()?.force_open_until
+    }
+
     fn owner(&self) -> Result<Option<Option<Owner>>, AppError> {
         match (&self.owner, &self.owner_id) {
             (Some(_), Some(_)) => {
@@ -254,9 +304,10 @@ impl WebhookInput {
             retry.check_combination()?;
         }
         put(&mut spec.retry_config, &self.retry_config.clone().map(Option::unwrap_or_default));
+        let breaker = self.circuit_breaker_config.as_ref();
         put(
             &mut spec.circuit_breaker_config,
-            &self.circuit_breaker_config.clone().map(Option::unwrap_or_default),
+            &breaker.map(|config| config.as_ref().map(BreakerInput::config).unwrap_or_default()),
         );
         put(&mut spec.rate_limit, &self.rate_limit);
         put(&mut spec.ordering_guarantee, &self.ordering_guarantee);

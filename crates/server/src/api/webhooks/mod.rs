@@ -36,7 +36,10 @@ use super::{
     scope::{CanRead, ManagesEndpoints, RotatesSecrets, Scoped, ScopedBody, TenantQuery, tenant_parameter},
 };
 use crate::{
-    app::{Actor, AppError, Capability, TenantView, webhooks::DEFAULT_OVERLAP},
+    app::{
+        Actor, AppError, Capability, TenantView,
+        webhooks::{DEFAULT_OVERLAP, NewWebhook},
+    },
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -61,8 +64,8 @@ async fn view_now(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppEr
     let last_success_at = app.last_success(&webhook.tenant_id, webhook.id).await?;
     let tenant_id = webhook.tenant_id.clone();
     let capped = app.capped_limits(&webhook.spec);
-    let status = app.webhook_status(&webhook).await?;
-    let view = WebhookView::new(webhook, status, last_success_at, app.engine().clock().now()).capped(capped);
+    let facts = app.webhook_facts(&webhook).await?;
+    let view = WebhookView::new(webhook, facts, last_success_at, app.engine().clock().now()).capped(capped);
     with_confirmation(app, tenant_id, view).await
 }
 
@@ -111,11 +114,13 @@ async fn create(
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.requested_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
-    let webhook = app.create_webhook(&actor, tenant.clone(), input.new_spec()?, secret, state).await?;
-    let (status, now) = (app.webhook_status(&webhook).await?, app.engine().clock().now());
+    let forced_until = input.force_open_until().flatten();
+    let new = NewWebhook { spec: input.new_spec()?, secret, state, forced_until };
+    let webhook = app.create_webhook(&actor, tenant.clone(), new).await?;
+    let (facts, now) = (app.webhook_facts(&webhook).await?, app.engine().clock().now());
     let view = match actor.is_capable(Capability::Secrets) {
-        true => WebhookView::with_secret(webhook, status, None, now),
-        false => WebhookView::new(webhook, status, None, now),
+        true => WebhookView::with_secret(webhook, facts, None, now),
+        false => WebhookView::new(webhook, facts, None, now),
     };
     let view = with_confirmation(&app, tenant.id, view).await?;
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
@@ -169,15 +174,15 @@ async fn list(
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
     let mut webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
-    let statuses = app.statuses_wanted(&tenant, &webhooks, query.status).await?;
-    webhooks.retain(|webhook| statuses.contains_key(&webhook.id));
+    let facts = app.webhook_facts_of(&tenant, &webhooks, query.status).await?;
+    webhooks.retain(|webhook| facts.contains_key(&webhook.id));
     let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
     let last = app.last_successes(&tenant, &ids).await?;
     let now = app.engine().clock().now();
     let view = |webhook: Webhook| {
         let last_success_at = last.get(&webhook.id).copied();
-        let status = statuses.get(&webhook.id).copied().unwrap_or(WebhookStatus::Disabled);
-        WebhookView::new(webhook, status, last_success_at, now)
+        let facts = facts.get(&webhook.id).copied().unwrap_or_default();
+        WebhookView::new(webhook, facts, last_success_at, now)
     };
     let data: Vec<_> = webhooks.into_iter().map(view).collect();
     // One read for all owner addresses.
@@ -220,7 +225,8 @@ async fn change(
         }
         input.apply_to(&mut webhook.spec)
     };
-    Ok(view_now(app, app.update_webhook(actor, tenant_id, id, apply).await?).await?)
+    let webhook = app.update_webhook(actor, tenant_id, id, apply, input.force_open_until()).await?;
+    Ok(view_now(app, webhook).await?)
 }
 
 /// Request that changes a webhook.
@@ -304,8 +310,8 @@ async fn rotate_secret(
     let webhook = app.rotate_secret(&actor, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(&tenant, id).await?;
     let tenant_id = webhook.tenant_id.clone();
-    let status = app.webhook_status(&webhook).await?;
-    let view = WebhookView::with_secret(webhook, status, last_success_at, app.engine().clock().now());
+    let facts = app.webhook_facts(&webhook).await?;
+    let view = WebhookView::with_secret(webhook, facts, last_success_at, app.engine().clock().now());
     Ok(axum::Json(with_confirmation(&app, tenant_id, view).await?))
 }
 

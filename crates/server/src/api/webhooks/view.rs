@@ -18,7 +18,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::filter::FilterExpression;
-use crate::api::preferences::AddressView;
+use crate::{api::preferences::AddressView, app::webhook_status::WebhookFacts};
 
 /// Placeholder for a confidential value. In a request it means that the stored value is kept.
 pub(crate) const REDACTED: &str = "[redacted]";
@@ -69,7 +69,7 @@ pub(crate) struct WebhookView {
     /// Retry settings that override the server defaults.
     retry_config: RetryConfig,
     /// Circuit breaker settings that override the server defaults.
-    circuit_breaker_config: BreakerConfig,
+    circuit_breaker_config: BreakerView,
     /// Rate limit; null for the server default.
     rate_limit: Option<RateLimit>,
     /// Ordering of deliveries.
@@ -107,6 +107,17 @@ pub(crate) struct WebhookView {
     /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
+}
+
+/// Circuit breaker settings of a webhook.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BreakerView {
+    #[serde(flatten)]
+    config: BreakerConfig,
+    /// Time until which the circuit is forced open; omitted if it is not, or has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    force_open_until: Option<Time>,
 }
 
 /// Limits in effect for a webhook whose settings exceed the operator's caps.
@@ -204,7 +215,7 @@ impl WebhookView {
     /// Builds the view of a webhook, without its secret.
     pub(super) fn new(
         webhook: Webhook,
-        status: WebhookStatus,
+        facts: WebhookFacts,
         last_success_at: Option<Time>,
         now: Time,
     ) -> Self {
@@ -233,12 +244,15 @@ impl WebhookView {
             secret: None,
             secrets: webhook.secrets.iter().map(secret).collect(),
             rotation_due_since: rotation_due_since(&webhook.secrets, now),
-            status,
+            status: facts.status,
             state: webhook.state.name(),
             active: webhook.state == WebhookState::Active,
             disabled_reason: webhook.state.cancel_reason().map(str::to_owned),
             retry_config: spec.retry_config,
-            circuit_breaker_config: spec.circuit_breaker_config,
+            circuit_breaker_config: BreakerView {
+                config: spec.circuit_breaker_config,
+                force_open_until: facts.forced_open_until,
+            },
             rate_limit: spec.rate_limit,
             ordering_guarantee: spec.ordering_guarantee,
             max_in_flight: spec.max_in_flight,
@@ -265,12 +279,12 @@ impl WebhookView {
     /// Builds the view of a webhook with its newest secret, which is returned only once.
     pub(super) fn with_secret(
         webhook: Webhook,
-        status: WebhookStatus,
+        facts: WebhookFacts,
         last_success_at: Option<Time>,
         now: Time,
     ) -> Self {
         let secret = webhook.secrets.first().map(|live| live.secret.reveal());
-        Self { secret, ..Self::new(webhook, status, last_success_at, now) }
+        Self { secret, ..Self::new(webhook, facts, last_success_at, now) }
     }
 
     /// Returns the owner's email address.

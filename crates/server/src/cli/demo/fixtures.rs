@@ -19,7 +19,7 @@ use super::{
     tenant,
 };
 use crate::{
-    app::{Actor, App, AppError, ErrorCode},
+    app::{Actor, App, AppError, ErrorCode, webhooks::NewWebhook},
     cli::CliError,
 };
 
@@ -179,7 +179,9 @@ impl DemoWebhook {
                 app.change_webhook(actor, "webhook.update", &tenant_id, webhook.id, change).await?;
             }
             None => {
-                app.create_webhook(actor, tenant_id, self.spec(url)?, None, self.state.clone()).await?;
+                let (spec, state) = (self.spec(url)?, self.state.clone());
+                let new = NewWebhook { spec, secret: None, state, forced_until: None };
+                app.create_webhook(actor, tenant_id, new).await?;
             }
         }
         Ok(())

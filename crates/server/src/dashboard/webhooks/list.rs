@@ -94,8 +94,8 @@ async fn find_webhooks(
             matching.retain(|webhook| ids.contains(&webhook.id));
         }
         if query.status.is_some() {
-            let statuses = app.statuses_wanted(tenant, &matching, query.status).await?;
-            matching.retain(|webhook| statuses.contains_key(&webhook.id));
+            let facts = app.webhook_facts_of(tenant, &matching, query.status).await?;
+            matching.retain(|webhook| facts.contains_key(&webhook.id));
         }
         for webhook in matching {
             if rows.len() == PAGE_SIZE {
