@@ -128,9 +128,12 @@ fn stored_429_pause_applies_to_all_nodes() {
 fn local_transition_survives_older_stored_state() {
     let (local, webhook) = bench();
     let read_after = local.transition_count();
+    let mut unstored_failures = 0;
     while state(&webhook, &local) == CircuitState::Closed {
-        respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError));
+        let effects = respond(&webhook, &local, CallOutcome::Failed(FailureCategory::ServerError));
+        unstored_failures += usize::from(effects.failing.is_some());
     }
+    assert_eq!(unstored_failures, 5, "failures are stored until the series is reported");
     assert_eq!(
         local.merge_stored(&webhook, None, local.transition_count(), NOW),
         RuntimeChange::Stale,
@@ -159,7 +162,10 @@ fn local_transition_survives_older_stored_state() {
         RuntimeChange::Unblocked(None),
         "another node has closed it"
     );
-    local.mark_failing_stored(webhook.id);
+    for _ in 0..unstored_failures {
+        assert!(local.failures(webhook.id).is_some(), "another failure is not stored yet");
+        local.mark_failing_stored(webhook.id);
+    }
     local.merge_stored(&webhook, None, local.transition_count(), NOW);
     assert_eq!(local.failures(webhook.id), None);
 }
