@@ -8,7 +8,10 @@ use std::{
 use prometheus_client::metrics::counter::Counter;
 use redrive_core::{
     DeliveryId, EventId, OperationId, TenantId, Time, WebhookId,
-    delivery::{bulk_operation::OperationAction, lane::Priority},
+    delivery::{
+        bulk_operation::{Candidate, OperationAction},
+        lane::Priority,
+    },
     notification::{Occurrence, confirmation::MailPolicy},
     protection::{
         breaker::{CircuitView, Forced},
@@ -551,5 +554,24 @@ impl Engine {
         sample: usize,
     ) -> Result<DryRunCount, StoreError> {
         self.0.operations.count_candidates(tenant_id, order, sample).await
+    }
+
+    /// Counts what an operation would select now among its first candidates, which bounds the time. Returns whether all
+    /// were counted.
+    pub async fn count_first_candidates(
+        &self,
+        tenant_id: &TenantId,
+        order: &OperationRequest,
+    ) -> Result<(u64, bool), StoreError> {
+        self.0.operations.count_first_candidates(tenant_id, order).await
+    }
+
+    /// Returns those of the named deliveries that exist, with their state.
+    pub async fn named_candidates(
+        &self,
+        tenant_id: TenantId,
+        ids: Vec<DeliveryId>,
+    ) -> Result<Vec<(DeliveryId, Candidate)>, StoreError> {
+        self.0.operations.named_candidates(tenant_id, ids).await
     }
 }

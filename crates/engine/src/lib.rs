@@ -58,7 +58,9 @@ pub use dispatch::{Load, TenantInMemory};
 pub use engine::Engine;
 pub use mailer::{MailError, MailFuture, Mailed, Mailer, MailerHandle};
 pub use metrics::{BreakdownSettings, InternalError, Metrics};
-pub use publish::{EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishError, PublishReceipt};
+pub use publish::{
+    EditedCopy, EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishError, PublishReceipt,
+};
 pub use routing::{ResolvedWebhook, Router, TenantContext};
 pub use services::operations::{DryRunCount, OperationActionError};
 pub use settings::{RedisSettings, Settings, TicketSettings};

@@ -161,6 +161,7 @@ pub(crate) fn draft(n: usize) -> EventDraft {
         metadata: None,
         priority: Priority::Normal,
         only_webhook: None,
+        edited: None,
         trace: None,
         hops: 0,
     }

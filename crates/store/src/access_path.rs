@@ -1,11 +1,11 @@
 //! Access paths of listings: the index that reaches the matches with the fewest other rows. The other conditions
 //! of a filter are checked on each row found, for a bounded number of rows.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, id::min_bytes_at};
-
-use crate::{
-    CodeFilter, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, delivery::code_filter::CodeFilter, id::min_bytes_at,
 };
+
+use crate::{DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter};
 
 /// Maximum number of non-matching rows that a page may read. A page that is not full by then returns where it
 /// stopped.
@@ -66,7 +66,8 @@ impl AccessPath {
             _ => None,
         };
         let failed = filter.status == Some(StatusFilter::Failed) || code.is_some();
-        let is_rare = failed || ended.is_some() || !filter.failure_categories.is_empty();
+        let is_failing = filter.failed_from.is_some();
+        let is_rare = failed || is_failing || ended.is_some() || !filter.failure_categories.is_empty();
         match (code, ended) {
             _ if is_rare && !filter.webhooks.is_empty() => Self::UndeliveredOfWebhooks,
             (Some(CodeFilter::Exactly(code)), _) => Self::Code(code),
@@ -243,6 +244,8 @@ pub(crate) fn planned_filters() -> Vec<(&'static str, DeliveryFilter)> {
         status_code: Some(CodeFilter::Class(5)),
         dead_reasons: vec![DeadReason::Expired],
         recoverable: Some(true),
+        failed_from: Some(Time::default()),
+        failed_to: Some(Time::FAR_FUTURE),
         from: Some(Time::default()),
         to: Some(Time::FAR_FUTURE),
         ..none()
@@ -256,6 +259,10 @@ pub(crate) fn planned_filters() -> Vec<(&'static str, DeliveryFilter)> {
         (
             "to webhooks that died",
             DeliveryFilter { webhooks: webhooks(), status: is(DeliveryStatus::Dead), ..none() },
+        ),
+        (
+            "to webhooks that fail",
+            DeliveryFilter { webhooks: webhooks(), failed_from: Some(Time::default()), ..none() },
         ),
         ("that failed", DeliveryFilter { status: Some(StatusFilter::Failed), ..none() }),
         ("that are dead", DeliveryFilter { status: is(DeliveryStatus::Dead), ..none() }),
@@ -316,6 +323,15 @@ mod tests {
             ),
             (
                 DeliveryFilter { webhooks: webhooks(), status: dead, ..none() },
+                AccessPath::UndeliveredOfWebhooks,
+                AccessPath::DeadOfWebhooks,
+            ),
+            (
+                DeliveryFilter {
+                    webhooks: webhooks(),
+                    failed_from: Some(redrive_core::Time::default()),
+                    ..none()
+                },
                 AccessPath::UndeliveredOfWebhooks,
                 AccessPath::DeadOfWebhooks,
             ),

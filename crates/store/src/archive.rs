@@ -35,6 +35,8 @@ struct EventLine<'a> {
     erased_at: Option<Time>,
     trace_id: Option<String>,
     hops: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    edited_from: Option<String>,
     metadata: Option<Box<RawValue>>,
     data: Option<Box<RawValue>>,
 }
@@ -154,6 +156,7 @@ impl FrameBuilder {
             erased_at: stored.erased_at,
             trace_id: event.trace.as_ref().map(|trace| trace.id.to_string()),
             hops: event.hops,
+            edited_from: stored.edited_from.map(|id| id.to_string()),
             metadata: event.metadata.as_deref().map_or(Ok(None), one_line)?,
             data: one_line(&event.data)?,
         })

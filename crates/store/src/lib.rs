@@ -285,6 +285,8 @@ pub trait History: Send + Sync {
     /// Returns an event.
     fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>>;
     /// Lists events, newest first. A cursor stays valid, and the order after it stays the same, during concurrent
+    /// Returns the ids of the newest edited copies of an event.
+    fn edited_copies(&self, tenant_id: TenantId, id: EventId, limit: usize) -> StoreFuture<'_, Vec<EventId>>;
     /// writes.
     fn list_events(
         &self,
@@ -392,8 +394,14 @@ pub trait Operations: Send + Sync {
         now: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<Operation>>;
-    /// Stores the total number of items of an operation.
-    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()>;
+    /// Stores the counts of an operation: its items, and the matching deliveries that were delivered before.
+    fn set_operation_counts(
+        &self,
+        id: OperationId,
+        epoch: Epoch,
+        total: u64,
+        already_delivered: u64,
+    ) -> StoreFuture<'_, ()>;
     /// Applies one step of an operation.
     fn step_operation(&self, step: OperationStep) -> StoreFuture<'_, StepResult>;
     /// Reads up to `limit` deliveries that an operation has queued, and records the results of those that have ended.

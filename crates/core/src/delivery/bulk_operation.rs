@@ -1,25 +1,23 @@
 //! Bulk operations: their kinds, what they select, their rate limit, and their state transitions.
 
+mod filter;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    delivery::{
-        DeadReason, DeliveryStatus, lane::Priority, recovery::Recoverability, response::FailureCategory,
-    },
-    field_error::FieldError,
-    id::WebhookId,
-    time::Time,
-};
+pub use self::filter::{Candidate, OperationFilter, matches_delivered, selects};
+use crate::time::Time;
 
 /// Maximum rate of an operation, in deliveries queued per second.
 pub const MAX_RATE: u32 = 10_000;
 /// Maximum number of active operations of a tenant. A node runs a limited number of operations concurrently, and one
 /// tenant must not occupy all of them.
 pub const MAX_ACTIVE_PER_TENANT: usize = 8;
-/// Maximum number of webhooks, event types or failure categories in a selection.
+/// Maximum number of values of one filter in a selection, such as webhooks or event types.
 pub const MAX_FILTER_VALUES: usize = 1_000;
+/// Maximum number of deliveries that a request may name by id.
+pub const MAX_DELIVERY_IDS: usize = 1_000;
 
 /// What an operation does to each selected object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,145 +142,6 @@ impl OperationState {
     }
 }
 
-/// Filter of an operation. Omitted fields match everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OperationFilter {
-    /// Deliveries to one of these webhooks.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub webhook_ids: Vec<WebhookId>,
-    /// Deliveries of one of these event types.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub event_types: Vec<String>,
-    /// Deliveries whose last failure was of one of these categories.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failure_categories: Vec<FailureCategory>,
-    /// Deliveries in one of these states.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub statuses: Vec<DeliveryStatus>,
-    /// Deliveries that are dead for one of these reasons.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub dead_reasons: Vec<DeadReason>,
-    /// Dead deliveries that are likely (`true`) or unlikely (`false`) to succeed if sent again unchanged.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recoverable: Option<bool>,
-    /// Deliveries of events from this time on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<Time>,
-    /// Deliveries of events before this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<Time>,
-    /// Only deliveries to webhooks that the tenant manages; set for portal sessions.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub tenant_managed_only: bool,
-}
-
-impl OperationFilter {
-    /// Returns whether the selection has no filter except `tenant_managed_only`, which the caller does not set.
-    pub fn is_unfiltered(&self) -> bool {
-        *self == Self { tenant_managed_only: self.tenant_managed_only, ..Self::default() }
-    }
-
-    /// Returns an error if a list is too long or the time range is empty.
-    pub fn check(&self) -> Result<(), FieldError> {
-        for (field, count) in [
-            ("filter.webhook_ids", self.webhook_ids.len()),
-            ("filter.event_types", self.event_types.len()),
-            ("filter.failure_categories", self.failure_categories.len()),
-            ("filter.statuses", self.statuses.len()),
-            ("filter.dead_reasons", self.dead_reasons.len()),
-        ] {
-            if count > MAX_FILTER_VALUES {
-                return Err(FieldError::new(
-                    field,
-                    format!("has {count} values; at most {MAX_FILTER_VALUES} are allowed"),
-                ));
-            }
-        }
-        if let (Some(from), Some(to)) = (self.from, self.to)
-            && from >= to
-        {
-            return Err(FieldError::new("filter.to", "must be later than `from`"));
-        }
-        Ok(())
-    }
-
-    /// Returns whether events of this type are selected.
-    pub fn matches_type(&self, event_type: &str) -> bool {
-        self.event_types.is_empty() || self.event_types.iter().any(|named| named == event_type)
-    }
-
-    fn matches(&self, candidate: &Candidate) -> bool {
-        !(self.tenant_managed_only && candidate.is_operator_managed)
-            && has(&self.webhook_ids, &candidate.webhook_id)
-            && self.matches_type(&candidate.event_type)
-            && has(&self.statuses, &candidate.status)
-            && (self.failure_categories.is_empty()
-                || candidate
-                    .failure_category
-                    .is_some_and(|category| self.failure_categories.contains(&category)))
-            && (self.dead_reasons.is_empty()
-                || candidate.dead_reason.is_some_and(|reason| self.dead_reasons.contains(&reason)))
-            && self.recoverable.is_none_or(|wanted| {
-                let likely = |reason| Recoverability::is_likely(reason, candidate.failure_category) == wanted;
-                candidate.dead_reason.is_some_and(likely)
-            })
-    }
-}
-
-fn has<T: PartialEq>(named: &[T], one: &T) -> bool {
-    named.is_empty() || named.contains(one)
-}
-
-/// A delivery that an operation examines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its webhook.
-    pub webhook_id: WebhookId,
-    /// Its event type.
-    pub event_type: String,
-    /// Its status.
-    pub status: DeliveryStatus,
-    /// Category of its last failure.
-    pub failure_category: Option<FailureCategory>,
-    /// Its priority.
-    pub priority: Priority,
-    /// When it was created.
-    pub created_at: Time,
-    /// When it ended.
-    pub ended_at: Option<Time>,
-    /// Why it is dead.
-    pub dead_reason: Option<DeadReason>,
-    /// Whether there is a later round.
-    pub is_redriven: bool,
-    /// Whether the operator manages its webhook.
-    pub is_operator_managed: bool,
-}
-
-/// Returns whether an operation that started at `started` selects a delivery. Only deliveries that existed by
-/// then, and had ended by then if they have ended, are selected: rounds created later by this or another
-/// operation are not.
-pub fn selects(
-    kind: OperationKind,
-    selection: &OperationFilter,
-    started: Time,
-    candidate: &Candidate,
-) -> bool {
-    let is_pending = !candidate.status.is_final();
-    let existed_at_start =
-        candidate.created_at < started && candidate.ended_at.is_none_or(|end| end <= started);
-    let fits = match kind {
-        // A pending delivery without a failed attempt is about to be sent anyway.
-        OperationKind::Retry => {
-            !candidate.is_redriven && (!is_pending || candidate.failure_category.is_some())
-        }
-        OperationKind::Cancel => is_pending,
-        OperationKind::Purge => candidate.status == DeliveryStatus::Dead && !candidate.is_redriven,
-        OperationKind::Backfill => false,
-    };
-    existed_at_start && fits && selection.matches(candidate)
-}
-
 /// Rate limiter of an operation: a fixed number per second, without a burst for unused time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
@@ -334,113 +193,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn candidate() -> Candidate {
-        Candidate {
-            webhook_id: WebhookId::from_bytes([1; 16]),
-            event_type: "a.b".into(),
-            status: DeliveryStatus::Dead,
-            failure_category: Some(FailureCategory::Timeout),
-            priority: Priority::Normal,
-            created_at: Time::from_millis(1),
-            ended_at: Some(Time::from_millis(5)),
-            dead_reason: Some(DeadReason::Exhausted),
-            is_redriven: false,
-            is_operator_managed: false,
-        }
-    }
-
-    fn started_at() -> Time {
-        Time::from_millis(10)
-    }
-
-    #[test]
-    fn operation_selects_only_deliveries_from_before_its_start() {
-        let all = OperationFilter::default();
-        let takes = |kind, one: &Candidate| selects(kind, &all, started_at(), one);
-        let (retry, purge) = (OperationKind::Retry, OperationKind::Purge);
-        assert!(takes(retry, &candidate()) && takes(purge, &candidate()));
-        let hidden = Candidate { is_operator_managed: true, ..candidate() };
-        for (tenant_managed_only, candidate, takes) in
-            [(false, &hidden, true), (true, &hidden, false), (true, &candidate(), true)]
-        {
-            let selection = OperationFilter { tenant_managed_only, ..OperationFilter::default() };
-            assert!(selection.is_unfiltered());
-            assert_eq!(selects(OperationKind::Purge, &selection, started_at(), candidate), takes);
-        }
-        let redriven = Candidate { is_redriven: true, ..candidate() };
-        assert!(!takes(retry, &redriven) && !takes(purge, &redriven));
-        let created_later =
-            Candidate { created_at: started_at(), ended_at: Some(started_at()), ..candidate() };
-        assert!(!takes(retry, &created_later));
-        let ended_later = Candidate { ended_at: Some(Time::from_millis(11)), ..candidate() };
-        assert!(!takes(retry, &ended_later));
-        let pending = Candidate { status: DeliveryStatus::Pending, ended_at: None, ..candidate() };
-        assert!(takes(retry, &pending) && takes(OperationKind::Cancel, &pending) && !takes(purge, &pending));
-        let unattempted = Candidate { failure_category: None, ..pending };
-        assert!(!takes(retry, &unattempted) && takes(OperationKind::Cancel, &unattempted));
-        let delivered =
-            Candidate { status: DeliveryStatus::Delivered, failure_category: None, ..candidate() };
-        assert!(
-            takes(retry, &delivered)
-                && !takes(OperationKind::Cancel, &delivered)
-                && !takes(purge, &delivered)
-        );
-    }
-
-    #[test]
-    fn selection_matches_its_filters() {
-        let takes = |selection: OperationFilter| {
-            selects(OperationKind::Retry, &selection, started_at(), &candidate())
-        };
-        assert!(takes(OperationFilter {
-            event_types: vec!["x".into(), "a.b".into()],
-            ..OperationFilter::default()
-        }));
-        assert!(!takes(OperationFilter { event_types: vec!["a".into()], ..OperationFilter::default() }));
-        assert!(!takes(OperationFilter {
-            webhook_ids: vec![WebhookId::from_bytes([2; 16])],
-            ..OperationFilter::default()
-        }));
-        let timeouts = vec![FailureCategory::Timeout];
-        assert!(takes(OperationFilter { failure_categories: timeouts, ..OperationFilter::default() }));
-        assert!(!takes(OperationFilter {
-            failure_categories: vec![FailureCategory::Dns],
-            ..OperationFilter::default()
-        }));
-        assert!(!takes(OperationFilter {
-            statuses: vec![DeliveryStatus::Delivered],
-            ..OperationFilter::default()
-        }));
-        let reasons = |reason| OperationFilter { dead_reasons: vec![reason], ..OperationFilter::default() };
-        assert!(takes(reasons(DeadReason::Exhausted)) && !takes(reasons(DeadReason::Expired)));
-        let recoverable =
-            |wanted| OperationFilter { recoverable: Some(wanted), ..OperationFilter::default() };
-        assert!(takes(recoverable(true)) && !takes(recoverable(false)));
-        let pending = Candidate { status: DeliveryStatus::Pending, dead_reason: None, ..candidate() };
-        for wanted in [true, false] {
-            let what = recoverable(wanted);
-            assert!(
-                !selects(OperationKind::Retry, &what, started_at(), &pending),
-                "`recoverable` selects dead deliveries only"
-            );
-        }
-    }
-
-    #[test]
-    fn selection_with_long_list_or_empty_range_is_rejected() {
-        let many = OperationFilter {
-            event_types: vec!["a".into(); MAX_FILTER_VALUES + 1],
-            ..OperationFilter::default()
-        };
-        assert_eq!(many.check().unwrap_err().field, "filter.event_types");
-        let (from, to) = (Some(Time::from_millis(5)), Some(Time::from_millis(5)));
-        assert_eq!(
-            OperationFilter { from, to, ..OperationFilter::default() }.check().unwrap_err().field,
-            "filter.to"
-        );
-        assert!(OperationFilter::default().check().is_ok() && OperationFilter::default().is_unfiltered());
-    }
 
     #[test]
     fn operation_actions_follow_state_machine() {

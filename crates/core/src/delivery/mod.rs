@@ -1,6 +1,7 @@
 //! The states of a delivery and the transitions between them.
 
 pub mod bulk_operation;
+pub mod code_filter;
 pub mod decide;
 pub mod lane;
 pub mod outcome;

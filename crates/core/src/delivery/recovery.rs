@@ -7,11 +7,11 @@ use crate::delivery::{DeadReason, response::FailureCategory};
 const BLOCKED_ADDRESS: &str = "the egress rules refuse the URL's scheme, port or IP address; change the URL, or have \
                                the operator allow it, then resend";
 
-/// Whether a dead delivery can be resent unchanged, judged from its last failure, not from the endpoint's present
-/// state.
+/// Whether a dead delivery requires a change before it is resent, judged from its last failure alone. It does not
+/// predict the result of a resend, which depends on the endpoint's present state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recoverability {
-    /// Whether nothing has to be changed before it is resent, except that the endpoint must work again.
+    /// Whether the last failure requires no change: the endpoint was unreachable or failing, and did not reject it.
     pub likely: bool,
     /// Why, and what to fix first if it cannot be resent unchanged.
     pub hint: String,
@@ -39,8 +39,8 @@ impl Recoverability {
         Self { likely: Self::is_likely(reason, category), hint: why }
     }
 
-    /// Returns whether it can be resent unchanged: the endpoint was unreachable or failing, and has not rejected the
-    /// delivery.
+    /// Returns whether the last failure requires no change: the endpoint was unreachable or failing, and has not
+    /// rejected the delivery.
     pub fn is_likely(reason: DeadReason, category: Option<FailureCategory>) -> bool {
         use FailureCategory::{Dns, Network, RateLimit, ServerError, Timeout};
         matches!(reason, DeadReason::Exhausted | DeadReason::Expired)

@@ -7,15 +7,15 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    TenantId, WebhookId,
+    TenantId,
     event::{Event, event_type},
 };
 use redrive_store::{PublishResult, PublishSequence, SequencePosition, StoreError};
 use tokio::sync::oneshot;
 
 use super::{
-    BatchState, EventDraft, MAX_EPOCH_WAITS, MAX_FAN_OUT_RETRIES, PublishError, PublishReceipt, Publisher,
-    event_checks::CheckResult, spans::PublishSpan, stopped,
+    BatchState, EventDraft, MAX_EPOCH_WAITS, MAX_FAN_OUT_RETRIES, PublishError, PublishOptions,
+    PublishReceipt, Publisher, event_checks::CheckResult, spans::PublishSpan, stopped,
 };
 use crate::cluster::membership::NodeEpoch;
 
@@ -29,7 +29,7 @@ type EventResult = Result<PublishReceipt, PublishError>;
 struct UnpublishedEvent {
     index: usize,
     event: Arc<Event>,
-    only_webhook: Option<WebhookId>,
+    options: PublishOptions,
 }
 
 /// An event that was submitted to the store.
@@ -116,7 +116,7 @@ impl Publisher {
         let state = BatchState::new(max_work);
         let mut batch = Batch { spans: Vec::new(), results: Vec::new(), remaining: Vec::new(), state };
         for (index, draft) in drafts.into_iter().enumerate() {
-            let (event, only_webhook) = self.build_event(draft);
+            let (event, options) = self.build_event(draft);
             let valid = match event_type::is_reserved(&event.event_type) {
                 true => Err(PublishError::Reserved),
                 false => event.validate().map_err(PublishError::from),
@@ -126,7 +126,7 @@ impl Publisher {
             batch.spans.push(if is_valid { self.trace_publish(&event) } else { None });
             batch.results.push(valid.err().map(Err));
             if is_valid {
-                batch.remaining.push(UnpublishedEvent { index, event, only_webhook });
+                batch.remaining.push(UnpublishedEvent { index, event, options });
             }
         }
         batch
@@ -137,14 +137,14 @@ impl Publisher {
         let (sequence, mut submitted) = (Arc::<PublishSequence>::default(), Vec::new());
         let mut open = std::mem::take(&mut batch.remaining).into_iter();
         while let Some(next) = open.next() {
-            match self.check(&next.event, next.only_webhook, Some(&batch.state)).await {
+            match self.check(&next.event, &next.options, Some(&batch.state)).await {
                 Ok(CheckResult::Accepted(matched)) => {
                     let deliveries = matched.webhooks.len();
                     let position =
                         SequencePosition { sequence: sequence.clone(), position: submitted.len() as u64 };
                     // Read after the check, which may take a while: the epoch must be the current one.
                     let epoch = self.membership.current_epoch();
-                    let reply = self.submit(&epoch, &next.event, matched, Some(position));
+                    let reply = self.submit(&epoch, &next.event, &next.options, matched, Some(position));
                     submitted.push(SubmittedEvent { unpublished: next, epoch, deliveries, reply });
                 }
                 Ok(CheckResult::Duplicate(receipt)) => batch.results[next.index] = Some(Ok(receipt)),

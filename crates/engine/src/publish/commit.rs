@@ -8,7 +8,7 @@ use redrive_store::{
 };
 use tokio::sync::oneshot;
 
-use super::{Publisher, plan::PlannedDeliveries};
+use super::{PublishOptions, Publisher, plan::PlannedDeliveries};
 use crate::{
     clock, cluster::membership::NodeEpoch, routing::MatchedWebhooks, schedule::tickets::TicketItem,
     supervision::FaultPoint,
@@ -21,6 +21,7 @@ impl Publisher {
         self: &Arc<Self>,
         epoch: &Arc<NodeEpoch>,
         event: &Arc<Event>,
+        options: &PublishOptions,
         matched: MatchedWebhooks,
         position: Option<SequencePosition>,
     ) -> oneshot::Receiver<Result<PublishResult, StoreError>> {
@@ -37,6 +38,7 @@ impl Publisher {
         };
         let new = NewEvent {
             event: event.clone(),
+            edited_from: options.edited.as_ref().map(|edited| edited.original_id),
             idempotency: event.idempotency_key.as_ref().map(|_| IdempotencyReservation {
                 body_hash: event.body_hash(),
                 expires_at: event.timestamp + self.settings.idempotency_window,

@@ -7,6 +7,15 @@ use redrive_core::{
 };
 use redrive_store::StoreError;
 
+/// What makes an event an edited copy of another one.
+#[derive(Clone, Debug)]
+pub struct EditedCopy {
+    /// The original event.
+    pub original_id: EventId,
+    /// Its recipients, whatever they subscribe to; `None` for the webhooks that subscribe to it.
+    pub webhook_ids: Option<Vec<WebhookId>>,
+}
+
 /// An event to be published.
 #[derive(Clone, Debug)]
 pub struct EventDraft {
@@ -28,6 +37,8 @@ pub struct EventDraft {
     pub priority: Priority,
     /// Only recipient, whatever it subscribes to; for test events.
     pub only_webhook: Option<WebhookId>,
+    /// Set if the event is an edited copy of another one.
+    pub edited: Option<EditedCopy>,
     /// Trace context of the publisher.
     pub trace: Option<Box<Trace>>,
     /// Number of Redrive deliveries that led to this event.

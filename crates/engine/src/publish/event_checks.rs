@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    WebhookId,
     event::{Event, event_type},
     routing::filter::{Filter, Payload},
 };
 use redrive_store::PublishResult;
 
 use super::{
-    BatchState, PublishError, PublishReceipt, Publisher, check_executor::COMPILE_COST_UNITS, stopped,
+    BatchState, PublishError, PublishOptions, PublishReceipt, Publisher, check_executor::COMPILE_COST_UNITS,
+    stopped,
 };
 use crate::routing::{MatchedWebhooks, ResolvedWebhook, TypeStatus};
 
@@ -30,20 +30,20 @@ impl Publisher {
     pub(super) async fn check(
         self: &Arc<Self>,
         event: &Arc<Event>,
-        only_webhook: Option<WebhookId>,
+        options: &PublishOptions,
         batch: Option<&BatchState>,
     ) -> Result<CheckResult, PublishError> {
         for _ in 0..=MAX_CATALOGUE_REFRESHES {
             let subject = event.subject.as_deref();
             let matched = self
                 .router
-                .match_webhooks(&event.tenant_id, &event.event_type, subject, only_webhook)
+                .match_webhooks(&event.tenant_id, &event.event_type, subject, options.recipients())
                 .await?;
             let Some(mut matched) = matched else { return Err(PublishError::NoTenant) };
             matched.webhooks.retain(|webhook| !webhook.has_expired(self.clock.confirmed_now()));
-            self.apply_payload_filters(event, only_webhook, &mut matched.webhooks, batch).await?;
+            self.apply_payload_filters(event, options, &mut matched.webhooks, batch).await?;
             // Redrive's own event types are in no catalogue.
-            let is_redrive_event = only_webhook.is_some() || event_type::is_reserved(&event.event_type);
+            let is_redrive_event = options.is_test() || event_type::is_reserved(&event.event_type);
             let allowed = match is_redrive_event {
                 true => Ok(()),
                 false => self.check_event_type(event, &matched.type_status, batch).await,
@@ -75,7 +75,7 @@ impl Publisher {
             // Version -1 never matches, so this only checks the idempotency key and stores nothing.
             let key_check_only = MatchedWebhooks { version: -1, webhooks: Vec::new(), ..matched };
             let epoch = self.membership.current_epoch();
-            let reply = self.submit(&epoch, event, key_check_only, None).await;
+            let reply = self.submit(&epoch, event, &PublishOptions::default(), key_check_only, None).await;
             if let PublishResult::Duplicate { event_id } = reply.unwrap_or_else(|_| Err(stopped()))? {
                 return Ok(Some(self.duplicate_receipt(event_id)));
             }
@@ -98,16 +98,16 @@ impl Publisher {
     }
 
     /// Removes the webhooks whose filter rejects the payload. Parses the payload only if a webhook has a filter.
-    /// Redrive's own events, including test events, are not filtered.
+    /// Redrive's own events, including test events, are not filtered, nor are events whose recipients are named.
     pub(super) async fn apply_payload_filters(
         &self,
         event: &Arc<Event>,
-        only_webhook: Option<WebhookId>,
+        options: &PublishOptions,
         webhooks: &mut Vec<Arc<ResolvedWebhook>>,
         batch: Option<&BatchState>,
     ) -> Result<(), PublishError> {
-        let is_redrive_event = only_webhook.is_some() || event_type::is_reserved(&event.event_type);
-        if is_redrive_event || !webhooks.iter().any(|webhook| webhook.has_filter()) {
+        let is_unfiltered = options.recipients().is_some() || event_type::is_reserved(&event.event_type);
+        if is_unfiltered || !webhooks.iter().any(|webhook| webhook.has_filter()) {
             return Ok(());
         }
         let work = Filter::work(webhooks.iter().filter_map(|webhook| webhook.filter()), &event.data);

@@ -22,7 +22,7 @@ use redrive_store::{Publish, PublishResult, StoreError};
 use self::{check_executor::BatchState, event_checks::CheckResult};
 pub use self::{
     check_executor::{MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS},
-    draft::{EventDraft, PublishError, PublishReceipt},
+    draft::{EditedCopy, EventDraft, PublishError, PublishReceipt},
 };
 use crate::{
     Settings,
@@ -44,6 +44,26 @@ use crate::{
 const MAX_FAN_OUT_RETRIES: usize = 19;
 /// Number of times that a publish waits for a new epoch.
 const MAX_EPOCH_WAITS: usize = 3;
+
+/// What a draft says about its publish, in addition to the event.
+#[derive(Default)]
+struct PublishOptions {
+    only_webhook: Option<WebhookId>,
+    edited: Option<EditedCopy>,
+}
+
+impl PublishOptions {
+    /// Returns whether the event is a test event.
+    fn is_test(&self) -> bool {
+        self.only_webhook.is_some()
+    }
+
+    /// Returns the recipients if they are named: they receive the event whatever they subscribe to.
+    fn recipients(&self) -> Option<&[WebhookId]> {
+        let named = self.edited.as_ref().and_then(|edited| edited.webhook_ids.as_deref());
+        self.only_webhook.as_ref().map(std::slice::from_ref).or(named)
+    }
+}
 
 /// Publishes events.
 pub(crate) struct Publisher {
@@ -79,11 +99,11 @@ impl Publisher {
 
     /// Publishes an event. The event and all its deliveries are durable when this returns.
     pub(crate) async fn publish(self: &Arc<Self>, draft: EventDraft) -> Result<PublishReceipt, PublishError> {
-        let (event, only_webhook) = self.build_event(draft);
+        let (event, options) = self.build_event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = self.trace_publish(&event);
-        let published = self.publish_event(&event, only_webhook).await;
+        let published = self.publish_event(&event, &options).await;
         if let Some(publishing) = publishing {
             publishing.set_result(&published);
         }
@@ -93,18 +113,18 @@ impl Publisher {
     async fn publish_event(
         self: &Arc<Self>,
         event: &Arc<Event>,
-        only_webhook: Option<WebhookId>,
+        options: &PublishOptions,
     ) -> Result<PublishReceipt, PublishError> {
         let mut epoch_waits = 0;
         for _ in 0..=MAX_FAN_OUT_RETRIES {
-            let matched = match self.check(event, only_webhook, None).await? {
+            let matched = match self.check(event, options, None).await? {
                 CheckResult::Accepted(matched) => matched,
                 CheckResult::Duplicate(receipt) => return Ok(receipt),
             };
             let deliveries = matched.webhooks.len();
             // Read after the checks, which may take a while: the epoch must be the current one.
             let epoch = self.membership.current_epoch();
-            let reply = self.submit(&epoch, event, matched, None).await;
+            let reply = self.submit(&epoch, event, options, matched, None).await;
             match reply.unwrap_or_else(|_| Err(stopped())) {
                 Ok(PublishResult::ConfigChanged) => drop(self.router.refresh(&event.tenant_id).await?),
                 Ok(PublishResult::Fenced) => {
@@ -144,8 +164,8 @@ impl Publisher {
         }
     }
 
-    /// Builds the event, and returns it with its only recipient if it has one.
-    fn build_event(&self, draft: EventDraft) -> (Event, Option<WebhookId>) {
+    /// Builds the event, and returns it with what is not part of it.
+    fn build_event(&self, draft: EventDraft) -> (Event, PublishOptions) {
         let now = self.clock.now();
         let id = EventId::new(now, &clock::random_id_bytes());
         let event = Event {
@@ -162,7 +182,7 @@ impl Publisher {
             trace: self.tracer.trace_of(id, draft.trace),
             hops: draft.hops,
         };
-        (event, draft.only_webhook)
+        (event, PublishOptions { only_webhook: draft.only_webhook, edited: draft.edited })
     }
 
     fn duplicate_receipt(&self, event_id: EventId) -> PublishReceipt {

@@ -257,7 +257,7 @@ impl Router {
         tenant_id: &TenantId,
         event_type: &str,
         subject: Option<&str>,
-        only: Option<WebhookId>,
+        named: Option<&[WebhookId]>,
     ) -> Result<Option<MatchedWebhooks>, StoreError> {
         let known = self.tenants.read().get(tenant_id).cloned();
         let config = match known {
@@ -269,8 +269,8 @@ impl Router {
             },
         };
         let config = config.read();
-        let ids = match only {
-            Some(id) => vec![id],
+        let ids = match named {
+            Some(ids) => ids.to_vec(),
             None => config.subscriptions.matching(event_type, subject),
         };
         let webhooks = ids.iter().filter_map(|id| config.webhooks.get(id).cloned()).collect();

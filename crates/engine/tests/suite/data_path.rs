@@ -160,6 +160,7 @@ async fn publish_leased(
     let delivery = NewDelivery { id, webhook_id: webhook.id, format, lane, initial_state };
     let new = NewEvent {
         event: Arc::new(event),
+        edited_from: None,
         idempotency: None,
         config_version: version,
         epoch,

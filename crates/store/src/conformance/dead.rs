@@ -1,7 +1,7 @@
 //! Counts of dead letters.
 
 use redrive_core::delivery::outcome::Outcome;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId,
@@ -76,6 +76,7 @@ pub async fn dead_letters_are_counted_by_every_group_field(harness: &Arc<Harness
             DeliveryFilter { recoverable: Some(true), ..none() },
             DeliveryFilter { recoverable: Some(false), webhooks: vec![harness.webhook_id], ..none() },
             DeliveryFilter { from: Some(at(10)), to: Some(at(50)), ..none() },
+            DeliveryFilter { failed_from: Some(at(1_010)), failed_to: Some(at(1_050)), ..none() },
         ]
     };
     let check = async |dead: &[(DeliveryId, DeadGroup)]| {
@@ -92,6 +93,9 @@ pub async fn dead_letters_are_counted_by_every_group_field(harness: &Arc<Harness
                         .is_none_or(|is| Recoverability::is_likely(group.reason, group.category) == is)
                     && filter.from.is_none_or(|from| id.time() >= from)
                     && filter.to.is_none_or(|to| id.time() < to)
+                    // Each died one second after its event.
+                    && filter.failed_from.is_none_or(|from| id.time() + Duration::from_secs(1) >= from)
+                    && filter.failed_to.is_none_or(|to| id.time() + Duration::from_secs(1) < to)
             };
             let expected = sums(dead.iter().filter(wanted).map(|(_, group)| group));
             let counted = count(harness, &harness.tenant_id, &filter, 1_000).await;
@@ -159,7 +163,16 @@ pub async fn operator_managed_webhooks_can_be_excluded(harness: &Arc<Harness>) {
         (OperationTarget::Deliveries, None),
         (OperationTarget::Deliveries, Some(kept)),
     ] {
-        let scan = Scan { among, webhook_id, from: None, to: None, after: None, limit: 50 };
+        let scan = Scan {
+            among,
+            webhook_id,
+            failing_only: false,
+            ids: None,
+            from: None,
+            to: None,
+            after: None,
+            limit: 50,
+        };
         let walked = harness.store().scan_deliveries(harness.tenant_id.clone(), scan).await.unwrap();
         assert!(!walked.found.is_empty());
         for (_, candidate) in walked.found {

@@ -301,6 +301,7 @@ impl Harness {
         NewEvent {
             deliveries: deliveries.collect(),
             event: Arc::new(event),
+            edited_from: None,
             idempotency: None,
             config_version: self.version(),
             epoch: self.epoch,

@@ -11,13 +11,14 @@ use std::{
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, WebhookId,
-    delivery::recovery::Recoverability, event::Event,
+    delivery::{code_filter::CodeFilter, recovery::Recoverability},
+    event::Event,
 };
 
 use super::{Harness, at, page};
 use crate::{
-    CodeFilter, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, InitialState, ListingPage,
-    OutcomeRecord, PageRequest, RecordResult, StatusFilter, StoreError, StoredAttempt, StoredEvent,
+    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, InitialState, ListingPage, OutcomeRecord,
+    PageRequest, RecordResult, StatusFilter, StoreError, StoredAttempt, StoredEvent,
     access_path::MAX_SKIPPED_ROWS,
 };
 

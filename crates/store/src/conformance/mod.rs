@@ -68,6 +68,7 @@ pub struct Opened {
 macro_rules! conformance_suite {
     ($open:ident) => {
         $crate::conformance_theme! { $open, publish:
+            edited_copy_refers_to_its_original,
             event_and_its_deliveries_appear_together,
             delivery_created_leased_belongs_to_its_publisher,
             delivery_created_waiting_is_claimed_when_due,
@@ -217,6 +218,8 @@ macro_rules! conformance_suite {
             step_cancels_several_deliveries,
             backfill_sends_an_event_to_a_webhook_once,
             scan_returns_each_delivery_once_oldest_first,
+            scan_of_failing_deliveries_returns_dead_letters_and_failed_pending_ones,
+            scan_of_named_deliveries_returns_those_of_the_tenant_once,
         }
         $crate::conformance_theme! { $open, redrive:
             retry_of_a_waiting_delivery_makes_it_due_now,

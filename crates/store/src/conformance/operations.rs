@@ -170,7 +170,7 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
         new_ids.push(new);
         tasks.push(task);
     }
-    harness.store().set_operation_total(id, harness.epoch, 4).await.unwrap();
+    harness.store().set_operation_counts(id, harness.epoch, 4, 7).await.unwrap();
     let last = OperationStep { then: Some(OperationState::Delivering), ..step(harness, id, tasks) };
     assert_eq!(apply_step(harness, last).await, done(4));
     let collect = |after| harness.store().collect_operation_results(id, harness.epoch, after, 10);
@@ -183,6 +183,7 @@ pub async fn results_of_queued_deliveries_are_counted(harness: &Arc<Harness>) {
     assert_eq!(collect(None).await.unwrap().open, 1, "settling is idempotent");
     let progress = find(harness, id).await.progress;
     assert_eq!((progress.delivered, progress.failed, progress.cancelled, progress.total), (1, 1, 1, Some(4)));
+    assert_eq!(progress.already_delivered, Some(7));
     assert_eq!(progress.errors.values().sum::<u64>(), 1);
     harness.ends(new_ids[3], Outcome::Delivered, at(31)).await;
     assert_eq!(collect(None).await.unwrap().open, 0);
@@ -330,6 +331,8 @@ pub async fn scan_returns_each_delivery_once_oldest_first(harness: &Arc<Harness>
     let any = Scan {
         among: OperationTarget::Deliveries,
         webhook_id: None,
+        failing_only: false,
+        ids: None,
         from: None,
         to: None,
         after: None,
@@ -380,4 +383,95 @@ pub async fn scan_returns_each_delivery_once_oldest_first(harness: &Arc<Harness>
         .await
         .unwrap();
     assert_eq!(rest.iter().map(|head| head.id.time()).collect::<Vec<_>>(), [at(3), at(4)]);
+}
+
+pub async fn scan_of_failing_deliveries_returns_dead_letters_and_failed_pending_ones(harness: &Arc<Harness>) {
+    let fails = async |id: DeliveryId, outcome: Outcome, ended: i64| {
+        let mut record = harness.outcome(id, 1, outcome, at(ended));
+        record.attempt.as_mut().unwrap().failure_category = Some(redrive_core::FailureCategory::Timeout);
+        harness.record(record).await;
+    };
+    let dead = |reason| Outcome::Dead(reason);
+    let exhausted = redrive_core::DeadReason::Exhausted;
+    let (old, letter, redriven) =
+        (harness.leased(at(0)).await, harness.leased(at(1)).await, harness.leased(at(2)).await);
+    for (id, ended) in [(old, 20), (letter, 30), (redriven, 30)] {
+        fails(id, dead(exhausted), ended).await;
+    }
+    harness.retry(redriven, harness.redrive_options(harness.delivery_id(at(2))), at(40)).await;
+    let retrying = harness.leased(at(3)).await;
+    fails(retrying, Outcome::Retry { at: at(9_000) }, 35).await;
+    let (arrived, cancelled) = (harness.leased(at(4)).await, harness.leased(at(5)).await);
+    harness.ends(arrived, Outcome::Delivered, at(30)).await;
+    harness.ends(cancelled, Outcome::Cancelled("x".into()), at(30)).await;
+    harness.waiting(at(6), at(9_000)).await;
+    let purged = harness.dead(at(7)).await;
+    let id = create_claimed(harness, OperationKind::Purge).await;
+    assert_eq!(apply_step(harness, step(harness, id, vec![Task::Purge(purged)])).await, done(1));
+    let scan = Scan {
+        among: OperationTarget::Deliveries,
+        webhook_id: Some(harness.webhook_id),
+        failing_only: true,
+        ids: None,
+        from: None,
+        to: None,
+        after: None,
+        limit: 2,
+    };
+    assert_eq!(scan_all(harness, &harness.tenant_id, &scan).await, [old, letter, retrying]);
+    let later = Scan { from: Some(at(1)), to: Some(at(3)), ..scan.clone() };
+    assert_eq!(scan_all(harness, &harness.tenant_id, &later).await, [letter]);
+    let other = harness.new_tenant("globex").await;
+    assert_eq!(scan_all(harness, &other, &scan).await, []);
+    let filter = |failed_from, failed_to| crate::DeliveryFilter {
+        webhooks: vec![harness.webhook_id],
+        failed_from,
+        failed_to,
+        ..crate::DeliveryFilter::default()
+    };
+    for (filter, expected) in [
+        (filter(Some(at(0)), None), vec![retrying, letter, old]),
+        (filter(Some(at(30)), None), vec![retrying, letter]),
+        (filter(Some(at(20)), Some(at(30))), vec![old]),
+        (filter(None, Some(at(31))), vec![letter, old]),
+    ] {
+        let listed = harness.store().list_deliveries(harness.tenant_id.clone(), filter.clone(), page(10));
+        let listed: Vec<_> = listed.await.unwrap().found.iter().map(|one| one.id).collect();
+        assert_eq!(listed, expected, "{filter:?}");
+    }
+}
+
+pub async fn scan_of_named_deliveries_returns_those_of_the_tenant_once(harness: &Arc<Harness>) {
+    let event = redrive_core::event::Event {
+        idempotency_key: Some("key".into()),
+        subject: Some("subject".into()),
+        ..harness.event(at(2))
+    };
+    let new = harness.fan_out(event.clone(), &[(harness.webhook_id(), InitialState::Leased)]);
+    harness.publish_new(new.clone()).await;
+    let (first, second) = (harness.dead(at(0)).await, new.deliveries[0].id);
+    let third = harness.dead(at(5)).await;
+    let unknown = harness.delivery_id(at(1));
+    let scan = Scan {
+        among: OperationTarget::Dead,
+        webhook_id: None,
+        failing_only: false,
+        ids: Some(vec![third, unknown, first, second, first]),
+        from: None,
+        to: None,
+        after: None,
+        limit: 2,
+    };
+    assert_eq!(scan_all(harness, &harness.tenant_id, &scan).await, [first, second, third]);
+    let other = harness.new_tenant("globex").await;
+    assert_eq!(scan_all(harness, &other, &scan).await, []);
+    let none = Scan { ids: Some(Vec::new()), ..scan.clone() };
+    assert_eq!(scan_all(harness, &harness.tenant_id, &none).await, [], "no delivery is named");
+    let all = harness.store().scan_deliveries(harness.tenant_id.clone(), Scan { limit: 9, ..scan });
+    let found = all.await.unwrap().found;
+    let named = &found[1].1;
+    assert_eq!((named.event_id, named.webhook_id), (event.id, new.deliveries[0].webhook_id));
+    assert_eq!((named.idempotency_key.as_deref(), named.subject.as_deref()), (Some("key"), Some("subject")));
+    assert_eq!((named.status_code, named.redriven_as), (None, None));
+    assert!(!named.is_purged && !named.is_erased && !named.is_dead_letter() && found[0].1.is_dead_letter());
 }

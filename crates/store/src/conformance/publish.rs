@@ -52,7 +52,7 @@ pub async fn event_and_its_deliveries_appear_together(harness: &Arc<Harness>) {
     let sequence_number = harness.publish_new(new.clone()).await;
     assert_eq!(
         stored(harness, event.id).await,
-        Some(StoredEvent { event, sequence_number, erased_at: None })
+        Some(StoredEvent { event, sequence_number, edited_from: None, erased_at: None })
     );
     let mut deliveries = deliveries_of(harness, new.event.id).await;
     deliveries.reverse();
@@ -388,4 +388,26 @@ pub async fn failed_publish_breaks_off_its_order(harness: &Arc<Harness>) {
     assert_eq!(refused, Err(StoreError::PrecedingEventFailed), "a broken order stays broken");
     let next = harness.submit(ordered(&Arc::default(), 0, 0)).await.unwrap();
     assert_eq!(next, Ok(PublishResult::New { sequence_number: 4 }), "a new order is stored");
+}
+
+pub async fn edited_copy_refers_to_its_original(harness: &Arc<Harness>) {
+    let original = harness.event(at(0));
+    harness.publish_new(harness.fan_out(original.clone(), &[])).await;
+    let mut copies = Vec::new();
+    for (time, initial_state) in [(1, InitialState::Leased), (2, InitialState::Waiting(at(900)))] {
+        let to = [(harness.webhook_id(), initial_state)];
+        let new = harness.fan_out(harness.event(at(time)), &to);
+        copies.insert(0, new.event.id);
+        harness.publish_new(NewEvent { edited_from: Some(original.id), ..new }).await;
+    }
+    let stored = async |id| harness.store().event(harness.tenant_id.clone(), id).await.unwrap().unwrap();
+    assert_eq!(stored(original.id).await.edited_from, None);
+    for copy in &copies {
+        assert_eq!(stored(*copy).await.edited_from, Some(original.id));
+    }
+    let edits =
+        |tenant_id: &TenantId, limit| harness.store().edited_copies(tenant_id.clone(), original.id, limit);
+    assert_eq!(edits(&harness.tenant_id, 10).await.unwrap(), copies, "newest first");
+    assert_eq!(edits(&harness.tenant_id, 1).await.unwrap(), copies[..1]);
+    assert_eq!(edits(&harness.new_tenant("globex").await, 10).await.unwrap(), []);
 }

@@ -301,6 +301,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
             small("hops"),
             bytes("data"),
             big("erased_at"),
+            id("edited_from"),
         ],
     )
     .monthly(),
@@ -491,6 +492,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
             id("cursor_event_id"),
             id("cursor_delivery_id"),
             big("total"),
+            big("already_delivered"),
             big("done"),
             big("skipped"),
             big("delivered"),

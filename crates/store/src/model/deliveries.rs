@@ -15,6 +15,8 @@ pub struct StoredEvent {
     pub event: Event,
     /// Its position in the tenant's sequence.
     pub sequence_number: i64,
+    /// The event that it is an edited copy of.
+    pub edited_from: Option<EventId>,
     /// Time at which its payload and metadata were erased.
     pub erased_at: Option<Time>,
 }

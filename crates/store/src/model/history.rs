@@ -2,7 +2,7 @@
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Time, WebhookId,
-    delivery::recovery::Recoverability,
+    delivery::{code_filter::CodeFilter, recovery::Recoverability},
 };
 
 /// Filter of deliveries by status.
@@ -12,25 +12,6 @@ pub enum StatusFilter {
     Exactly(DeliveryStatus),
     /// At least one failed attempt, and not delivered.
     Failed,
-}
-
-/// Filter of status codes of the last response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodeFilter {
-    /// This code.
-    Exactly(u16),
-    /// All codes of a class: 5 stands for 500 to 599.
-    Class(u16),
-}
-
-impl CodeFilter {
-    /// Returns the first and the last matching code.
-    pub fn range(self) -> (u16, u16) {
-        match self {
-            Self::Exactly(code) => (code, code),
-            Self::Class(class) => (class.saturating_mul(100), class.saturating_mul(100).saturating_add(99)),
-        }
-    }
 }
 
 /// Filter of deliveries: all given conditions must hold. An empty list is no condition.
@@ -54,8 +35,12 @@ pub struct DeliveryFilter {
     pub status_code: Option<CodeFilter>,
     /// Only dead for one of these reasons.
     pub dead_reasons: Vec<DeadReason>,
-    /// Only dead ones that are likely (`true`) or unlikely (`false`) to succeed on a retry.
+    /// Only dead ones whose last failure requires no change before a resend (`true`) or requires one (`false`).
     pub recoverable: Option<bool>,
+    /// Only dead letters that died at this time or later, and pending ones with a failed attempt.
+    pub failed_from: Option<Time>,
+    /// Only dead letters that died before this time.
+    pub failed_to: Option<Time>,
     /// Only of events from this time on.
     pub from: Option<Time>,
     /// Only of events before this time.
@@ -69,6 +54,7 @@ impl DeliveryFilter {
     pub fn is_dead_only(&self) -> bool {
         !self.dead_reasons.is_empty()
             || self.recoverable.is_some()
+            || self.failed_to.is_some()
             || self.status == Some(StatusFilter::Exactly(DeliveryStatus::Dead))
     }
 

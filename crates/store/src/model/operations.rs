@@ -66,6 +66,9 @@ pub struct OperationRequest {
 pub struct OperationProgress {
     /// Number of items when it started; `None` until they are counted.
     pub total: Option<u64>,
+    /// Number of matching deliveries that were delivered before it started, whether or not they are among the items;
+    /// `None` until they are counted.
+    pub already_delivered: Option<u64>,
     /// Number of items that the action changed.
     pub done: u64,
     /// Number of items that no longer needed the action.
@@ -111,6 +114,11 @@ pub struct Scan {
     pub among: OperationTarget,
     /// Only of this webhook.
     pub webhook_id: Option<WebhookId>,
+    /// Only dead letters and pending deliveries with a failed attempt. Applies to a scan of the deliveries of one
+    /// webhook.
+    pub failing_only: bool,
+    /// Only these deliveries, whatever is scanned.
+    pub ids: Option<Vec<DeliveryId>>,
     /// Only of events from this time on.
     pub from: Option<Time>,
     /// Only of events before this time.
@@ -119,6 +127,26 @@ pub struct Scan {
     pub after: Option<ScanCursor>,
     /// Maximum number of rows to read.
     pub limit: usize,
+}
+
+impl Scan {
+    /// Returns those of the named deliveries that are on the page, each once and sorted, and the position after them
+    /// if more follow.
+    pub(crate) fn named_page(&self, ids: &[DeliveryId]) -> (Vec<DeliveryId>, Option<ScanCursor>) {
+        let after = self.after.and_then(|after| after.delivery_id);
+        let mut ids: Vec<_> =
+            ids.iter().copied().filter(|id| after.is_none_or(|after| *id > after)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let has_more = ids.len() > self.limit;
+        ids.truncate(self.limit);
+        let position = |last: &DeliveryId| ScanCursor {
+            event_id: EventId::first_at(last.time()),
+            delivery_id: Some(*last),
+        };
+        let next = ids.last().map(position).filter(|_| has_more);
+        (ids, next)
+    }
 }
 
 /// Page of a scan.

@@ -15,6 +15,8 @@ use crate::{Epoch, SequencePosition};
 pub struct NewEvent {
     /// The event.
     pub event: Arc<Event>,
+    /// The event that it is an edited copy of.
+    pub edited_from: Option<EventId>,
     /// Its reservation of an idempotency key; `None` if the publisher gave no key.
     pub idempotency: Option<IdempotencyReservation>,
     /// The configuration version that the fan-out was computed from.

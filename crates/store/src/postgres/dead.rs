@@ -26,6 +26,8 @@ const COUNT_DEAD: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reaso
          AND ($11::integer[] IS NULL OR x.reason * 100 + coalesce(x.category, 0) = ANY($11::integer[]))
          AND (NOT $12::boolean OR NOT coalesce(
              (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook_id LIMIT 1), false))
+         AND ($13::bigint IS NULL OR x.died_at >= $13::bigint)
+         AND ($14::bigint IS NULL OR x.died_at < $14::bigint)
      GROUP BY 1, 2, 3, 4, 5";
 const HAS_MORE_DEAD: &str =
     "SELECT 1 FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
@@ -66,6 +68,8 @@ pub(super) async fn count(
                 &query.reasons,
                 &query.ways,
                 &query.tenant_managed_only,
+                &query.failed_from,
+                &query.failed_to,
             ],
         )
         .await?;

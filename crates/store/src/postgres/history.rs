@@ -19,14 +19,16 @@ macro_rules! event {
     ($rest:literal) => {
         concat!(
             "SELECT e.id, e.tenant_id, e.seq, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
-                    e.metadata, e.data, e.priority, e.erased_at, e.trace, e.hops ",
+                    e.metadata, e.data, e.priority, e.erased_at, e.trace, e.hops, e.edited_from ",
             $rest
         )
     };
 }
 /// Columns read of an event `e`, and their number.
 pub(super) const EVENT: &str = event!("");
-pub(super) const EVENT_COLUMNS: usize = 14;
+pub(super) const EVENT_COLUMNS: usize = 15;
+const EDITED_COPIES: &str =
+    "SELECT e.id FROM events e WHERE e.tenant_id = $1 AND e.edited_from = $2 ORDER BY e.id DESC LIMIT $3";
 const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant_id = $1 AND e.id = $2");
 
 pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
@@ -45,7 +47,12 @@ pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
         trace: trace(row, 12)?,
         hops: hops(row, 13)?,
     };
-    Ok(StoredEvent { event, sequence_number: plain(row, 2)?, erased_at: get_opt(row, 11)? })
+    Ok(StoredEvent {
+        event,
+        sequence_number: plain(row, 2)?,
+        edited_from: get_opt(row, 14)?,
+        erased_at: get_opt(row, 11)?,
+    })
 }
 
 macro_rules! delivery {
@@ -188,6 +195,18 @@ impl History for Postgres {
         })
     }
 
+    fn edited_copies(&self, tenant_id: TenantId, id: EventId, limit: usize) -> StoreFuture<'_, Vec<EventId>> {
+        Box::pin(async move {
+            let tenant_id = &tenant_id;
+            self.list_for(tenant_id, |session| async move {
+                let limit = limit as i64;
+                let rows = session.query(EDITED_COPIES, &[&tenant_id.as_str(), &Col(id), &limit]).await?;
+                rows.iter().map(|row| get(row, 0)).collect()
+            })
+            .await
+        })
+    }
+
     fn list_events(
         &self,
         tenant_id: TenantId,
@@ -323,7 +342,8 @@ async fn attempts_of_event(
 
 /// Queries for a single object; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 4] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
+    ("edited copies of an event", EDITED_COPIES),
     ("one event", ONE_EVENT),
     ("one delivery", ONE_DELIVERY),
     ("attempts of a delivery", ATTEMPTS),

@@ -3,7 +3,10 @@
 //! the page is full or too many candidates were skipped. The statements are few and fixed: an unused filter is
 //! passed as null.
 
-use redrive_core::{DeadReason, DeliveryStatus, EventId, FailureCategory, TenantId, WebhookId};
+use redrive_core::{
+    DeadReason, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
+    delivery::code_filter::CodeFilter,
+};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -147,7 +150,11 @@ const DELIVERY_CONDITIONS: &str = "
     AND ($14::smallint[] IS NULL OR d.dead_reason = ANY($14::smallint[]))
     AND ($15::integer[] IS NULL OR d.dead_reason * 100 + coalesce(d.failure_category, 0) = ANY($15::integer[]))
     AND (NOT $19::boolean OR NOT coalesce(
-        (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id LIMIT 1), false))";
+        (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id LIMIT 1), false))
+    AND ($20::bigint IS NULL OR (d.status = 0 AND d.failure_category IS NOT NULL)
+        OR (d.status = 3 AND d.redriven_as IS NULL AND d.purged_at IS NULL AND d.ended_at >= $20::bigint))
+    AND ($21::bigint IS NULL OR (d.status = 3 AND d.redriven_as IS NULL AND d.purged_at IS NULL
+        AND d.ended_at < $21::bigint))";
 /// Deliveries of candidate events, looked up event by event. Their ids have the event's millisecond, so they are
 /// in the same monthly partition.
 const FROM_EVENTS: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
@@ -155,7 +162,7 @@ const FROM_EVENTS: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e 
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery_id = d.id LIMIT 1) w ON true
-     WHERE d.tenant_id = $1 AND (e.id < $20 OR d.id < $21)";
+     WHERE d.tenant_id = $1 AND (e.id < $22 OR d.id < $23)";
 const FROM_DELIVERIES: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = c.id LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
@@ -234,6 +241,8 @@ pub(super) struct FilterValues {
     key_id: Option<Col<EventId>>,
     subject: Option<String>,
     pub(super) tenant_managed_only: bool,
+    pub(super) failed_from: Option<Col<Time>>,
+    pub(super) failed_to: Option<Col<Time>>,
 }
 
 impl FilterValues {
@@ -244,7 +253,7 @@ impl FilterValues {
             (_, AccessPath::Ended(status)) => Some(status),
             _ => None,
         };
-        let codes = filter.status_code.map(crate::CodeFilter::range);
+        let codes = filter.status_code.map(CodeFilter::range);
         Self {
             webhooks: some(&filter.webhooks, |id| Col(*id)),
             types: possible(&filter.event_types),
@@ -261,6 +270,8 @@ impl FilterValues {
             key_id: filter.idempotency_key.as_ref().and_then(|key| key.parse().ok()).map(Col),
             subject: filter.subject.clone(),
             tenant_managed_only: filter.tenant_managed_only,
+            failed_from: filter.failed_from.map(Col),
+            failed_to: filter.failed_to.map(Col),
         }
     }
 
@@ -357,6 +368,8 @@ pub(super) async fn deliveries(
             &query.key_id,
             &query.subject,
             &query.tenant_managed_only,
+            &query.failed_from,
+            &query.failed_to,
         ];
         if access_path.is_by_event() {
             values.extend([&after_event as &(dyn ToSql + Sync), &after_delivery]);

@@ -26,7 +26,7 @@ macro_rules! operation {
              claimed_by,
               cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled, errors,
               rate_since,
-              rate_base ",
+              rate_base, already_delivered ",
             $after
         )
     };
@@ -58,7 +58,8 @@ const CLAIM_OPERATIONS: &str = operation!(
          ORDER BY start_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING",
     ""
 );
-const SET_TOTAL: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND claimed_by = $2";
+const SET_COUNTS: &str =
+    "UPDATE operations SET total = $3, already_delivered = $4 WHERE id = $1 AND claimed_by = $2";
 const IS_HELD: &str =
     "SELECT 1 FROM operations WHERE id = $1 AND tenant_id = $2 AND claimed_by = $3 AND state = 'running'
     FOR UPDATE";
@@ -122,6 +123,7 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
         cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
         progress: OperationProgress {
             total: plain::<Option<i64>>(row, 13)?.map(i64::unsigned_abs),
+            already_delivered: plain::<Option<i64>>(row, 22)?.map(i64::unsigned_abs),
             done: count(14)?,
             skipped: count(15)?,
             delivered: count(16)?,
@@ -204,10 +206,17 @@ impl Operations for Postgres {
         })
     }
 
-    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
+    fn set_operation_counts(
+        &self,
+        id: OperationId,
+        epoch: Epoch,
+        total: u64,
+        already_delivered: u64,
+    ) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.write(|tx| async move {
-                tx.execute(SET_TOTAL, &[&Col(id), &epoch.0, &(total as i64)]).await.map(drop)
+                let counts = [total as i64, already_delivered as i64];
+                tx.execute(SET_COUNTS, &[&Col(id), &epoch.0, &counts[0], &counts[1]]).await.map(drop)
             })
             .await
         })

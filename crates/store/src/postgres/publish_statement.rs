@@ -33,13 +33,14 @@ macro_rules! insert_events {
          RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
      new_events AS (
          INSERT INTO events (id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, priority,
-                             metadata, data, trace, hops)
+                             metadata, data, trace, hops, edited_from)
          SELECT e.id, e.tenant_id, t.first + e.nth, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
-                e.priority, e.metadata, e.data, e.trace, e.hops
+                e.priority, e.metadata, e.data, e.trace, e.hops, e.edited_from
          FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $27::text[], $10::text[],
-                     $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[], $28::smallint[])
+                     $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[], $28::smallint[],
+                     $29::uuid[])
               AS e(id, tenant_id, nth, event_type, timestamp, idempotency_key, source, subject, priority, metadata,
-                   data, trace, hops)
+                   data, trace, hops, edited_from)
          JOIN t ON t.id = e.tenant_id COLLATE \"C\"),
      new_deliveries AS (
          INSERT INTO deliveries (id, tenant_id, event_id, webhook_id, round, status, format, priority, created_at)
@@ -61,28 +62,28 @@ macro_rules! insert_leases {
     };
 }
 /// Inserts idempotency keys of the same tenants. A key that another transaction has committed is found by the
-/// unique index, whatever the statement's snapshot shows; it is replaced only if it expired no later than $34.
+/// unique index, whatever the statement's snapshot shows; it is replaced only if it expired no later than $35.
 macro_rules! take_keys {
     () => {
         "taken AS (
          INSERT INTO idempotency_keys (tenant_id, key_hash, event_id, body_hash, expires_at)
          SELECT c.tenant_id, c.key_hash, c.event_id, c.body_hash, c.expires_at
-         FROM unnest($29::text[], $30::bytea[], $31::uuid[], $32::bytea[], $33::bigint[])
+         FROM unnest($30::text[], $31::bytea[], $32::uuid[], $33::bytea[], $34::bigint[])
               AS c(tenant_id, key_hash, event_id, body_hash, expires_at)
          JOIN t ON t.id = c.tenant_id COLLATE \"C\"
          ON CONFLICT (tenant_id, key_hash) DO UPDATE
          SET event_id = excluded.event_id, body_hash = excluded.body_hash, expires_at = excluded.expires_at
-         WHERE idempotency_keys.expires_at <= $34
+         WHERE idempotency_keys.expires_at <= $35
          RETURNING tenant_id), "
     };
 }
 /// Ends a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if fewer
-/// than $35 tenants were as expected.
+/// than $36 tenants were as expected.
 macro_rules! return_checked {
     () => {
         "SELECT t.id, t.first, 1 / CASE WHEN (SELECT count(*) FROM taken) = (
-                SELECT count(*) FROM unnest($29::text[]) AS c(tenant_id) JOIN t ON t.id = c.tenant_id COLLATE \"C\")
-             AND (SELECT count(*) FROM t) >= $35::bigint THEN 1 ELSE 0 END
+                SELECT count(*) FROM unnest($30::text[]) AS c(tenant_id) JOIN t ON t.id = c.tenant_id COLLATE \"C\")
+             AND (SELECT count(*) FROM t) >= $36::bigint THEN 1 ELSE 0 END
      FROM (VALUES (1)) AS one(row) LEFT JOIN t ON true"
     };
 }
@@ -99,7 +100,7 @@ const INSERT_WAITING: &str = concat!(
     "new_leases AS (
          INSERT INTO leased (epoch, delivery_id, webhook_id, lane, seq)
          SELECT $1, d.id, d.webhook_id, d.lane, t.first + d.nth
-         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $36::bigint[])
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $37::bigint[])
               AS d(id, tenant_id, webhook_id, lane, nth, due)
          JOIN t ON t.id = d.tenant_id COLLATE \"C\" WHERE d.due IS NULL),
      new_waits AS (
@@ -107,15 +108,15 @@ const INSERT_WAITING: &str = concat!(
          SELECT d.id, d.webhook_id, d.lane, CASE WHEN d.lane COLLATE \"C\" < 'A' THEN 0 ELSE d.due END,
                 t.first + d.nth, d.due, d.created_at
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
-                     $36::bigint[]) AS d(id, tenant_id, webhook_id, created_at, lane, nth, due)
+                     $37::bigint[]) AS d(id, tenant_id, webhook_id, created_at, lane, nth, due)
          JOIN t ON t.id = d.tenant_id COLLATE \"C\" WHERE d.due IS NOT NULL),
      k AS (
          SELECT k.webhook_id, k.lane, k.wake_at
-         FROM unnest($37::uuid[], $38::text[], $39::bigint[], $40::text[]) AS k(webhook_id, lane, wake_at, tenant_id)
+         FROM unnest($38::uuid[], $39::text[], $40::bigint[], $41::text[]) AS k(webhook_id, lane, wake_at, tenant_id)
          JOIN t ON t.id = k.tenant_id COLLATE \"C\"), ",
-    early_lanes!("$37", "$41"),
+    early_lanes!("$38", "$42"),
     ", woken AS (",
-    wake_lanes!("$42"),
+    wake_lanes!("$43"),
     ")
      ",
     return_checked!()
@@ -236,7 +237,7 @@ impl<'a> Insertion<'a> {
         Ok(rows)
     }
 
-    /// Returns the values $1 to $28.
+    /// Returns the values $1 to $29.
     fn columns(&self, fence: i64) -> Vec<Column<'_>> {
         let events = || self.events.iter().map(|new| &*new.event);
         let deliveries = || deliveries(&self.events);
@@ -271,10 +272,11 @@ impl<'a> Insertion<'a> {
             Box::new(fence),
             column(events(), |event| event.idempotency_key.as_deref()),
             column(events(), |event| i16::from(event.hops)),
+            column(self.events.iter(), |new| new.edited_from.map(Col)),
         ]
     }
 
-    /// Returns the values $29 to $35. Of two events with the same key the later one keeps it: the earlier one's has
+    /// Returns the values $30 to $36. Of two events with the same key the later one keeps it: the earlier one's has
     /// expired.
     fn key_columns(&self) -> Vec<Column<'_>> {
         let mut seen = BTreeSet::new();
@@ -300,7 +302,7 @@ impl<'a> Insertion<'a> {
         ]
     }
 
-    /// Returns the values $36 to $42.
+    /// Returns the values $37 to $43.
     fn waiting_columns(&self) -> Vec<Column<'_>> {
         let due = |initial_state| match initial_state {
             InitialState::Leased => None,

@@ -22,13 +22,18 @@ macro_rules! scan_columns {
         concat!(
             "SELECT d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority,
              d.created_at,
-                    d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
+                    d.ended_at, d.redriven_as, d.dead_reason,
                     coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id
-                    LIMIT 1), false), ",
+                    LIMIT 1), false), d.last_status_code, e.idempotency_key, e.subject, d.purged_at IS NOT NULL,
+                    e.erased_at IS NOT NULL, ",
             $rest
         )
     };
 }
+
+/// Columns after those: the scanned delivery, and its event.
+const SCANNED_DELIVERY: usize = 17;
+const SCANNED_EVENT: usize = 18;
 
 /// Dead letters whose delivery or event is gone are skipped by the caller.
 const SCAN_DEAD: &str = scan_columns!(
@@ -58,6 +63,24 @@ const SCAN_WEBHOOK: &str = scan_columns!(
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e
      ORDER BY d.id"
 );
+/// Dead letters of a webhook, and its pending deliveries with a failed attempt.
+const SCAN_FAILING: &str = scan_columns!(
+    "x.delivery_id, e.id FROM (SELECT delivery_id FROM (
+         (SELECT delivery_id FROM dead WHERE webhook_id = $6 AND delivery_id >= $2 AND delivery_id < $3
+          AND delivery_id > $4 ORDER BY delivery_id LIMIT $5)
+         UNION ALL (SELECT delivery_id FROM undelivered WHERE webhook_id = $6 AND status = 0 AND delivery_id >= $2
+          AND delivery_id < $3 AND delivery_id > $4 ORDER BY delivery_id LIMIT $5)) f
+         ORDER BY delivery_id LIMIT $5) x
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery_id AND d.tenant_id = $1 LIMIT 1) d ON true
+     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e ON true
+     ORDER BY x.delivery_id"
+);
+/// Named deliveries.
+const SCAN_NAMED: &str = scan_columns!(
+    "x.id, e.id FROM unnest($2::uuid[]) AS x(id)
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.id AND d.tenant_id = $1 LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = d.tenant_id AND e.id = d.event_id LIMIT 1) e"
+);
 /// Up to $5 + 1 events, including those without deliveries, and up to $6 of their deliveries. The ids of an
 /// event's deliveries have the event's millisecond, so they are in the same monthly partition.
 const SCAN_DELIVERIES: &str = scan_columns!(
@@ -74,9 +97,11 @@ const SCAN_EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
 
 /// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 5] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("scan dead letters", SCAN_DEAD),
     ("scan a webhook's deliveries", SCAN_WEBHOOK),
+    ("scan a webhook's failing deliveries", SCAN_FAILING),
+    ("scan named deliveries", SCAN_NAMED),
     ("scan deliveries", SCAN_DELIVERIES),
     ("scan pending deliveries", SCAN_PENDING),
     ("scan events", SCAN_EVENTS),
@@ -88,6 +113,9 @@ pub(super) async fn deliveries(
     tenant_id: &TenantId,
     scan: &Scan,
 ) -> Result<ScanPage, Failure> {
+    if let Some(ids) = &scan.ids {
+        return named(session, tenant_id, scan, ids).await;
+    }
     let min = scan.from.map_or([0; 16], min_bytes_at);
     let end = scan.to.map_or([0xff; 16], min_bytes_at);
     let after =
@@ -99,6 +127,9 @@ pub(super) async fn deliveries(
         }
         (OperationTarget::Pending, _) => {
             session.query(SCAN_PENDING, &[&tenant, &begin, &end, &after, &limit]).await?
+        }
+        (_, Some(webhook_id)) if scan.failing_only => {
+            session.query(SCAN_FAILING, &[&tenant, &begin, &end, &after, &limit, &Col(webhook_id)]).await?
         }
         (_, Some(webhook_id)) => {
             session.query(SCAN_WEBHOOK, &[&tenant, &begin, &end, &after, &limit, &Col(webhook_id)]).await?
@@ -112,8 +143,8 @@ pub(super) async fn deliveries(
     };
     let (mut page, mut last) = (ScanPage::default(), None);
     for row in &rows {
-        let at: DeliveryId = get(row, 12)?;
-        let Some(event_id) = get_opt(row, 13)? else {
+        let at: DeliveryId = get(row, SCANNED_DELIVERY)?;
+        let Some(event_id) = get_opt(row, SCANNED_EVENT)? else {
             // It belongs to another tenant, or no longer exists.
             last = Some(ScanCursor { event_id: EventId::first_at(at.time()), delivery_id: Some(at) });
             continue;
@@ -129,11 +160,30 @@ pub(super) async fn deliveries(
     Ok(page)
 }
 
+/// Returns those of the named deliveries that exist, in the order of a scan.
+async fn named(
+    session: &Session,
+    tenant_id: &TenantId,
+    scan: &Scan,
+    ids: &[DeliveryId],
+) -> Result<ScanPage, Failure> {
+    let (ids, next) = scan.named_page(ids);
+    let ids: Vec<_> = ids.into_iter().map(Col).collect();
+    let mut page = ScanPage { next, ..ScanPage::default() };
+    for row in session.query(SCAN_NAMED, &[&tenant_id.as_str(), &ids]).await? {
+        let (event_id, delivery_id) = (get(&row, SCANNED_EVENT)?, get(&row, SCANNED_DELIVERY)?);
+        page.found.push((ScanCursor { event_id, delivery_id: Some(delivery_id) }, candidate(&row)?));
+    }
+    page.found.sort_by_key(|(position, _)| position.delivery_id);
+    Ok(page)
+}
+
 /// Returns the deliveries of a page of events. The page ends with its last event, or at the maximum of deliveries.
 fn read_events(rows: &[Row], scan: &Scan, max: usize) -> Result<ScanPage, Failure> {
     let (mut page, mut events, mut last) = (ScanPage::default(), 0, None);
     for row in rows {
-        let (event_id, delivery_id): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
+        let (event_id, delivery_id): (EventId, Option<DeliveryId>) =
+            (get(row, SCANNED_EVENT)?, get_opt(row, SCANNED_DELIVERY)?);
         if last.is_none_or(|(before, _)| before != event_id) {
             events += 1;
         }
@@ -152,16 +202,22 @@ fn read_events(rows: &[Row], scan: &Scan, max: usize) -> Result<ScanPage, Failur
 
 fn candidate(row: &Row) -> Result<Candidate, Failure> {
     Ok(Candidate {
+        event_id: get(row, 0)?,
         event_type: plain(row, 2)?,
+        idempotency_key: plain(row, 13)?,
+        subject: plain(row, 14)?,
         webhook_id: get(row, 3)?,
         status: get(row, 4)?,
         failure_category: get_opt(row, 5)?,
         priority: get(row, 6)?,
         created_at: get(row, 7)?,
         ended_at: get_opt(row, 8)?,
-        is_redriven: plain(row, 9)?,
+        redriven_as: get_opt(row, 9)?,
         dead_reason: get_opt(row, 10)?,
         is_operator_managed: plain(row, 11)?,
+        status_code: plain::<Option<i16>>(row, 12)?.map(i16::unsigned_abs),
+        is_purged: plain(row, 15)?,
+        is_erased: plain(row, 16)?,
     })
 }
 

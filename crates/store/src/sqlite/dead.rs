@@ -44,6 +44,8 @@ pub(super) fn count(
     sql.and_any("event_type", filter.event_types.iter().cloned());
     sql.and_any("category", filter.failure_categories.iter().copied().map(Col));
     sql.and_any("reason", filter.dead_reasons.iter().copied().map(Col));
+    sql.and_opt("died_at >= ?", filter.failed_from.map(Col));
+    sql.and_opt("died_at < ?", filter.failed_to.map(Col));
     if let Some(combinations) = filter.recoverable_codes() {
         sql.and_any(
             "reason * 100 + coalesce(category, 0)",

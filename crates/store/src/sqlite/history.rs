@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) const EVENT: &str =
     "SELECT id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
-            priority, erased_at, trace, hops FROM events";
+            priority, erased_at, trace, hops, edited_from FROM events";
 
 pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
@@ -33,7 +33,12 @@ pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         trace: trace(row, 12)?,
         hops: row.get(13)?,
     };
-    Ok(StoredEvent { event, sequence_number: row.get(2)?, erased_at: get_opt(row, 11)? })
+    Ok(StoredEvent {
+        event,
+        sequence_number: row.get(2)?,
+        edited_from: get_opt(row, 14)?,
+        erased_at: get_opt(row, 11)?,
+    })
 }
 
 pub(super) const DELIVERY: &str =
@@ -141,6 +146,17 @@ pub(super) fn find_history(
 impl History for Sqlite {
     fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>> {
         self.list_for(tenant_id.clone(), move |connection| find_event(connection, &tenant_id, id))
+    }
+
+    fn edited_copies(&self, tenant_id: TenantId, id: EventId, limit: usize) -> StoreFuture<'_, Vec<EventId>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id FROM events WHERE tenant_id = ? AND edited_from = ? ORDER BY id DESC LIMIT ?",
+                )?
+                .query_map((tenant_id.as_str(), Col(id), limit as i64), |row| get(row, 0))?
+                .collect()
+        })
     }
 
     fn list_events(

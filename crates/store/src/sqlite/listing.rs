@@ -44,7 +44,7 @@ impl Sql {
         self.values.push(Box::new(second));
     }
 
-    fn and_opt<T: ToSql + 'static>(&mut self, condition: &str, value: Option<T>) {
+    pub(super) fn and_opt<T: ToSql + 'static>(&mut self, condition: &str, value: Option<T>) {
         if let Some(value) = value {
             self.and(condition, value);
         }
@@ -241,6 +241,7 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
         sql.and_both("d.last_status_code BETWEEN ? AND ?", first, last);
     }
     sql.and_any("d.dead_reason", filter.dead_reasons.iter().copied().map(Col));
+    ask_failure_time(sql, filter);
     if let Some(combinations) = filter.recoverable_codes() {
         sql.and_any(
             "d.dead_reason * 100 + coalesce(d.failure_category, 0)",
@@ -248,6 +249,22 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
         );
     }
     ask_event(sql, filter.idempotency_key.as_ref(), filter.subject.as_ref(), &filter.event_types);
+}
+
+/// Adds the conditions on the time of the failure. That of a pending delivery has no end yet.
+fn ask_failure_time(sql: &mut Sql, filter: &DeliveryFilter) {
+    const IS_DEAD_LETTER: &str = "d.status = 3 AND d.redriven_as IS NULL AND d.purged_at IS NULL";
+    if let Some(from) = filter.failed_from {
+        sql.and(
+            &format!(
+                "(({IS_DEAD_LETTER} AND d.ended_at >= ?) OR (d.status = 0 AND d.failure_category IS NOT NULL))"
+            ),
+            Col(from),
+        );
+    }
+    if let Some(to) = filter.failed_to {
+        sql.and(&format!("{IS_DEAD_LETTER} AND d.ended_at < ?"), Col(to));
+    }
 }
 
 /// Returns the given webhooks that belong to the tenant, as shown by their newest delivery. The rows of others

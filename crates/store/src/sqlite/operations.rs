@@ -20,7 +20,7 @@ use crate::{
 const OPERATION: &str = "SELECT id, tenant_id, request, state, created_by, created_at, start_at, started_at,
     finished_at,
          updated_at, claimed_by, cursor_event_id, cursor_delivery_id, total, done, skipped, delivered, failed, cancelled,
-         errors, rate_since, rate_base FROM operations";
+         errors, rate_since, rate_base, already_delivered FROM operations";
 
 fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
     let json = |column: usize, error: serde_json::Error| {
@@ -46,6 +46,7 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
         cursor: event_id.map(|event_id| ScanCursor { event_id, delivery_id }),
         progress: OperationProgress {
             total: row.get::<_, Option<i64>>(13)?.map(i64::unsigned_abs),
+            already_delivered: row.get::<_, Option<i64>>(22)?.map(i64::unsigned_abs),
             done: count(14)?,
             skipped: count(15)?,
             delivered: count(16)?,
@@ -164,11 +165,19 @@ impl Operations for Sqlite {
         })
     }
 
-    fn set_operation_total(&self, id: OperationId, epoch: Epoch, total: u64) -> StoreFuture<'_, ()> {
+    fn set_operation_counts(
+        &self,
+        id: OperationId,
+        epoch: Epoch,
+        total: u64,
+        already_delivered: u64,
+    ) -> StoreFuture<'_, ()> {
         self.write(move |transaction| {
             transaction
-                .prepare_cached("UPDATE operations SET total = ? WHERE id = ? AND claimed_by = ?")?
-                .execute((total as i64, Col(id), epoch.0))?;
+                .prepare_cached(
+                    "UPDATE operations SET total = ?, already_delivered = ? WHERE id = ? AND claimed_by = ?",
+                )?
+                .execute((total as i64, already_delivered as i64, Col(id), epoch.0))?;
             Ok(())
         })
     }

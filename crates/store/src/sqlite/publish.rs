@@ -60,7 +60,7 @@ impl<'a> PublishBatch<'a> {
         if let Some(reservation) = &new.idempotency {
             insert_idempotency_key(self.transaction, &new.event, reservation)?;
         }
-        insert_event(self.transaction, &new.event, counter.next_seq)?;
+        insert_event(self.transaction, new, counter.next_seq)?;
         for delivery in &new.deliveries {
             insert_delivery(self.transaction, &new.event, delivery, counter.next_seq, new.epoch)?;
         }
@@ -144,9 +144,14 @@ fn insert_idempotency_key(
     Ok(())
 }
 
-fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusqlite::Result<()> {
+fn insert_event(transaction: &Transaction<'_>, new: &NewEvent, seq: i64) -> rusqlite::Result<()> {
+    let event = &new.event;
     transaction
-        .prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)")?
+        .prepare_cached(
+            "INSERT INTO events (id, tenant_id, seq, event_type, timestamp, idempotency_key, source, subject, priority,
+                 metadata, trace, hops, data, edited_from)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
         .execute((
             Col(event.id),
             event.tenant_id.as_str(),
@@ -161,6 +166,7 @@ fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusql
             event.trace.as_ref().map(|trace| trace.to_bytes()),
             event.hops,
             &event.data[..],
+            new.edited_from.map(Col),
         ))?;
     Ok(())
 }

@@ -13,8 +13,12 @@ use crate::{EventSummary, Scan, ScanCursor, ScanPage};
 
 const SCAN_COLUMNS: &str =
     "d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority, d.created_at,
-         d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
-         coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id), 0)";
+         d.ended_at, d.redriven_as, d.dead_reason,
+         coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id), 0), d.last_status_code,
+         e.idempotency_key, e.subject, d.purged_at IS NOT NULL, e.erased_at IS NOT NULL";
+/// Columns after those: the scanned delivery, and in a scan by event its event.
+const SCANNED_DELIVERY: usize = 17;
+const SCANNED_EVENT: usize = 18;
 const JOIN_EVENT: &str = "events e ON e.tenant_id = d.tenant_id AND e.id = d.event_id";
 
 /// Maximum deliveries read per event of a page, on average.
@@ -39,6 +43,18 @@ pub(super) fn statement(scan: &Scan) -> String {
              LEFT JOIN deliveries d ON d.id = x.delivery_id AND d.tenant_id = ?1 AND (?6 IS NULL OR d.webhook_id = ?6)
              LEFT JOIN {JOIN_EVENT} ORDER BY x.delivery_id"
         ),
+        (OperationTarget::Deliveries | OperationTarget::Events, Some(_)) if scan.failing_only => format!(
+            "SELECT {SCAN_COLUMNS}, x.delivery_id FROM (
+                 SELECT * FROM (
+                     SELECT delivery_id FROM dead WHERE webhook_id = ?6 AND delivery_id >= ?2 AND delivery_id < ?3
+                     AND delivery_id > ?4 ORDER BY delivery_id LIMIT ?5)
+                 UNION ALL SELECT * FROM (
+                     SELECT id FROM deliveries WHERE webhook_id = ?6 AND status = 0 AND failure_category IS NOT NULL
+                     AND id >= ?2 AND id < ?3 AND id > ?4 ORDER BY id LIMIT ?5)
+                 ORDER BY delivery_id LIMIT ?5) x
+             LEFT JOIN deliveries d ON d.id = x.delivery_id AND d.tenant_id = ?1
+             LEFT JOIN {JOIN_EVENT} ORDER BY x.delivery_id"
+        ),
         (OperationTarget::Deliveries | OperationTarget::Events, Some(_)) => format!(
             "SELECT {SCAN_COLUMNS}, d.id FROM deliveries d CROSS JOIN {JOIN_EVENT}
              WHERE d.webhook_id = ?6 AND d.tenant_id = ?1 AND d.id >= ?2 AND d.id < ?3 AND d.id > ?4
@@ -47,8 +63,8 @@ pub(super) fn statement(scan: &Scan) -> String {
         // A limited number of events, including those without deliveries, and of their deliveries.
         (OperationTarget::Deliveries | OperationTarget::Events, None) => format!(
             "SELECT {SCAN_COLUMNS}, d.id, e.id FROM (
-                 SELECT id, tenant_id, event_type FROM events WHERE tenant_id = ?1 AND id >= ?2 AND id < ?3
-                 ORDER BY id LIMIT ?5 + 1) e
+                 SELECT id, tenant_id, event_type, idempotency_key, subject, erased_at FROM events
+                 WHERE tenant_id = ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?5 + 1) e
              LEFT JOIN deliveries d ON d.event_id = e.id
              WHERE (e.id > ?2 OR d.id > ?4 OR d.id IS NULL) AND ?6 IS NULL
              ORDER BY e.id, d.id LIMIT ?5 * {FAN_OUT}"
@@ -62,6 +78,9 @@ pub(super) fn deliveries(
     tenant_id: &TenantId,
     scan: &Scan,
 ) -> rusqlite::Result<ScanPage> {
+    if let Some(ids) = &scan.ids {
+        return named(connection, tenant_id, scan, ids);
+    }
     let min = scan.from.map_or(EventId::from_bytes([0; 16]), |from| EventId::from_bytes(min_bytes_at(from)));
     let end = scan.to.map_or(EventId::from_bytes([0xff; 16]), |to| EventId::from_bytes(min_bytes_at(to)));
     let begin = scan.after.map_or(min, |after| after.event_id.max(min));
@@ -85,7 +104,7 @@ pub(super) fn deliveries(
     let (mut page, mut seen, mut last) = (ScanPage::default(), 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let at = get(row, 12)?;
+        let at = get(row, SCANNED_DELIVERY)?;
         match get_opt(row, 0)? {
             Some(event_id) => {
                 let cursor = ScanCursor { event_id, delivery_id: Some(at) };
@@ -100,12 +119,36 @@ pub(super) fn deliveries(
     Ok(page)
 }
 
+/// Returns those of the named deliveries that exist, in the order of a scan.
+fn named(
+    connection: &Connection,
+    tenant_id: &TenantId,
+    scan: &Scan,
+    ids: &[DeliveryId],
+) -> rusqlite::Result<ScanPage> {
+    let (ids, next) = scan.named_page(ids);
+    let one = format!(
+        "SELECT {SCAN_COLUMNS} FROM deliveries d CROSS JOIN {JOIN_EVENT} WHERE d.id = ? AND d.tenant_id = ?"
+    );
+    let mut one = connection.prepare_cached(&one)?;
+    let mut page = ScanPage { next, ..ScanPage::default() };
+    for id in ids {
+        let mut rows = one.query((Col(id), tenant_id.as_str()))?;
+        if let Some(row) = rows.next()? {
+            let cursor = ScanCursor { event_id: get(row, 0)?, delivery_id: Some(id) };
+            page.found.push((cursor, candidate(row)?));
+        }
+    }
+    Ok(page)
+}
+
 /// Returns the deliveries of a page of events. The page ends with its last event, or at the maximum of deliveries.
 fn read_events(rows: &mut Rows<'_>, scan: &Scan) -> rusqlite::Result<ScanPage> {
     let (mut page, mut seen, mut events, mut last) = (ScanPage::default(), 0, 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let (event_id, delivery_id): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
+        let (event_id, delivery_id): (EventId, Option<DeliveryId>) =
+            (get(row, SCANNED_EVENT)?, get_opt(row, SCANNED_DELIVERY)?);
         if last.is_none_or(|(before, _)| before != event_id) {
             events += 1;
         }
@@ -125,16 +168,22 @@ fn read_events(rows: &mut Rows<'_>, scan: &Scan) -> rusqlite::Result<ScanPage> {
 
 fn candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
     Ok(Candidate {
+        event_id: get(row, 0)?,
         event_type: row.get(2)?,
+        idempotency_key: row.get(13)?,
+        subject: row.get(14)?,
         webhook_id: get(row, 3)?,
         status: get(row, 4)?,
         failure_category: get_opt(row, 5)?,
         priority: get(row, 6)?,
         created_at: get(row, 7)?,
         ended_at: get_opt(row, 8)?,
-        is_redriven: row.get(9)?,
+        redriven_as: get_opt(row, 9)?,
         dead_reason: get_opt(row, 10)?,
         is_operator_managed: row.get(11)?,
+        status_code: row.get(12)?,
+        is_purged: row.get(15)?,
+        is_erased: row.get(16)?,
     })
 }
 

@@ -354,6 +354,7 @@ impl Notifier {
             metadata: None,
             priority: redrive_core::delivery::lane::Priority::Normal,
             only_webhook: None,
+            edited: None,
             trace: None,
             hops: 0,
         };

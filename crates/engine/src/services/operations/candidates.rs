@@ -6,7 +6,9 @@ use redrive_core::{
     DeliveryId, TenantId, Time,
     delivery::{
         REASON_BY_REQUEST,
-        bulk_operation::{Candidate, OperationKind, OperationTarget, selects},
+        bulk_operation::{
+            Candidate, MAX_DELIVERY_IDS, OperationKind, OperationTarget, matches_delivered, selects,
+        },
     },
     routing::filter::{Filter, Payload},
 };
@@ -19,6 +21,7 @@ use crate::{MAX_INLINE_COST_UNITS, ResolvedWebhook, clock, control};
 
 /// Deliveries or events read per store call.
 const PAGE_SIZE: usize = 1_000;
+const _: () = assert!(PAGE_SIZE >= MAX_DELIVERY_IDS, "named deliveries are read with one page");
 /// Pages counted before the caller checks whether to continue.
 const PAGES_PER_CHECK: usize = 10;
 /// Number of first deliveries kept while counting.
@@ -41,6 +44,8 @@ pub(super) struct CandidateScan {
     found: VecDeque<(ScanCursor, Item)>,
     /// Number of candidates counted, and the ids of the first deliveries.
     pub(super) counted: u64,
+    /// Number of matching deliveries that were delivered before, whether or not they are candidates.
+    pub(super) already_delivered: u64,
     pub(super) first: Vec<DeliveryId>,
 }
 
@@ -70,6 +75,7 @@ impl CandidateScan {
             exhausted: false,
             found: VecDeque::new(),
             counted: 0,
+            already_delivered: 0,
             first: Vec::new(),
         }
     }
@@ -135,11 +141,14 @@ impl CandidateScan {
             [webhook_id] => Some(webhook_id),
             _ => None,
         };
+        let (from, to) = selection.event_times();
         let scan = Scan {
             among: self.order.among,
             webhook_id,
-            from: selection.from,
-            to: selection.to,
+            failing_only: selection.is_failing_only(),
+            ids: selection.delivery_ids.clone(),
+            from,
+            to,
             after: self.scanned,
             limit: PAGE_SIZE,
         };
@@ -147,7 +156,13 @@ impl CandidateScan {
         self.exhausted = page.next.is_none();
         self.scanned = page.next.or(page.found.last().map(|(position, _)| *position)).or(self.scanned);
         for (position, candidate) in page.found {
+            if matches_delivered(self.order.kind, selection, self.started_at, &candidate) {
+                self.already_delivered += 1;
+            }
+            // Named deliveries are read whatever is scanned.
+            let is_in_target = self.order.among != OperationTarget::Dead || candidate.is_dead_letter();
             if let Some(delivery_id) = position.delivery_id
+                && is_in_target
                 && selects(self.order.kind, selection, self.started_at, &candidate)
             {
                 self.found.push_back((position, Item::Delivery(delivery_id, candidate)));

@@ -8,11 +8,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    OperationId, TenantId, Time,
-    delivery::bulk_operation::{MAX_ACTIVE_PER_TENANT, OperationAction, OperationState},
+    DeliveryId, OperationId, TenantId, Time,
+    delivery::bulk_operation::{
+        Candidate, MAX_ACTIVE_PER_TENANT, OperationAction, OperationState, OperationTarget,
+    },
 };
 use redrive_store::{
-    Delivery, History, Operation, OperationProgress, OperationRequest, Operations, PageRequest, StoreError,
+    Delivery, History, Operation, OperationProgress, OperationRequest, Operations, PageRequest, Scan,
+    StoreError,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -58,6 +61,8 @@ pub(crate) struct OperationRunner {
 pub struct DryRunCount {
     /// Number of deliveries or events counted.
     pub total: u64,
+    /// Number of matching deliveries that were delivered before, whether or not they are among those counted.
+    pub already_delivered: u64,
     /// Whether all were counted before the timeout.
     pub complete: bool,
     /// First deliveries of the selection; empty for a backfill, whose events have no delivery yet.
@@ -171,7 +176,45 @@ impl OperationRunner {
         for id in source.first.iter().take(sample) {
             deliveries.extend(self.history.delivery(tenant_id.clone(), *id).await?);
         }
-        Ok(DryRunCount { total: source.counted, complete, sample: deliveries })
+        Ok(DryRunCount {
+            total: source.counted,
+            already_delivered: source.already_delivered,
+            complete,
+            sample: deliveries,
+        })
+    }
+
+    /// Counts what an operation would select now among its first candidates, which bounds the time. Returns whether all
+    /// were counted.
+    pub(crate) async fn count_first_candidates(
+        &self,
+        tenant_id: &TenantId,
+        order: &OperationRequest,
+    ) -> Result<(u64, bool), StoreError> {
+        let mut source = CandidateScan::new(tenant_id.clone(), order.clone(), self.clock.now(), None);
+        let may_have_more = source.count_page(self).await?;
+        Ok((source.counted, !may_have_more))
+    }
+
+    /// Returns those of the named deliveries that exist, with their state.
+    pub(crate) async fn named_candidates(
+        &self,
+        tenant_id: TenantId,
+        ids: Vec<DeliveryId>,
+    ) -> Result<Vec<(DeliveryId, Candidate)>, StoreError> {
+        let scan = Scan {
+            among: OperationTarget::Deliveries,
+            webhook_id: None,
+            failing_only: false,
+            limit: ids.len(),
+            ids: Some(ids),
+            from: None,
+            to: None,
+            after: None,
+        };
+        let page = self.operations.scan_deliveries(tenant_id, scan).await?;
+        let found = page.found.into_iter();
+        Ok(found.filter_map(|(position, candidate)| Some((position.delivery_id?, candidate))).collect())
     }
 
     /// Claims and runs operations until the engine stops.

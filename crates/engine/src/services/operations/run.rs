@@ -87,7 +87,7 @@ impl OperationRunner {
                 return Ok(false);
             }
         }
-        self.operations.set_operation_total(id, epoch, all.counted).await?;
+        self.operations.set_operation_counts(id, epoch, all.counted, all.already_delivered).await?;
         Ok(true)
     }
 

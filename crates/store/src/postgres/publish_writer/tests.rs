@@ -27,6 +27,7 @@ fn event(tenant: &str, order: Option<SequencePosition>) -> NewEvent {
     };
     NewEvent {
         event: Arc::new(event),
+        edited_from: None,
         idempotency: None,
         config_version: 1,
         epoch: Epoch(1),
