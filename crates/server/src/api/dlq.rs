@@ -66,7 +66,7 @@ pub(super) struct StatsView {
     entries: EntriesView,
     /// Dead letters by age.
     age: AgeView,
-    /// Dead letters by `likely_recoverable`, which is judged from the last failure.
+    /// Dead letters by `likely_recoverable`: whether the last failure requires no change before a retry.
     recoverability: RecoverabilityView,
     /// Dead letters by category of the last failure, most frequent first; null for those that never failed.
     by_failure_category: Vec<CategoryCount>,
@@ -112,12 +112,12 @@ pub(super) struct AgeView {
     over_24_hours: u64,
 }
 
-/// Dead letters by `likely_recoverable`, which is judged from the last failure.
+/// Dead letters by `likely_recoverable`: whether the last failure requires no change before a retry.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RecoverabilityView {
-    /// Number that is likely to succeed if redriven unchanged.
+    /// Number whose last failure requires no change before a retry.
     likely_recoverable: u64,
-    /// Number that is unlikely to succeed until a cause is fixed.
+    /// Number that the endpoint rejected, or that otherwise require a change before a retry.
     permanent: u64,
 }
 

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{
     Actor, App, AppError, ErrorCode, TenantView,
     audit::{AuditChange, AuditedAction},
+    endpoint_successes::EndpointSuccesses,
 };
 
 /// Delivery with its current state on this node.
@@ -27,6 +28,8 @@ pub struct DeliveryDetails {
     pub waiting: Option<WaitReason>,
     /// Maximum number of attempts of its webhook.
     pub max_attempts: Option<u32>,
+    /// Successes of its endpoint since it died. Only set for dead deliveries, and only where they are asked for.
+    pub endpoint_successes: Option<EndpointSuccesses>,
 }
 
 /// Deliveries to list: a filter of the store, and conditions on the state that only this node knows.
@@ -56,8 +59,12 @@ impl App {
         tenant: impl Into<TenantView>,
         id: DeliveryId,
     ) -> Result<DeliveryDetails, AppError> {
-        let delivery = self.visible_delivery(&tenant.into(), id).await?;
-        self.details(delivery).await
+        let view = tenant.into();
+        let delivery = self.visible_delivery(&view, id).await?;
+        let mut details = [self.details(delivery).await?];
+        self.add_endpoint_successes(&view, &mut details).await?;
+        let [details] = details;
+        Ok(details)
     }
 
     /// Returns a delivery as stored. A delivery to a webhook that the caller may not see is reported as not found.
@@ -171,8 +178,10 @@ impl App {
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let view = tenant.into();
         let filter = view.restrict(filter);
-        let ListingPage { found, stopped } = self.store().list_dead(view.id, filter, page).await?;
-        Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
+        let ListingPage { found, stopped } = self.store().list_dead(view.id.clone(), filter, page).await?;
+        let mut found = self.details_for_all(found).await?;
+        self.add_endpoint_successes(&view, &mut found).await?;
+        Ok(ListingPage { found, stopped })
     }
 
     /// Makes a pending delivery due now, or creates the next round of an ended one. Returns the delivery to watch.
@@ -274,6 +283,6 @@ impl App {
                 delivery.status = DeliveryStatus::InFlight;
             }
         }
-        Ok(DeliveryDetails { delivery, waiting, max_attempts })
+        Ok(DeliveryDetails { delivery, waiting, max_attempts, endpoint_successes: None })
     }
 }

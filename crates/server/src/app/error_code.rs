@@ -85,6 +85,10 @@ error_codes! {
         "The idempotency key belongs to another event; use a new key for a new event.";
     AlreadyRedriven = "already_redriven", [409],
         "The delivery was redriven before; retry its successor.";
+    AlreadyDelivered = "already_delivered", [409],
+        "The delivery to resend in bulk was delivered; set `include_delivered`, or retry it alone.";
+    NotADeadLetter = "not_a_dead_letter", [409],
+        "The delivery named in a retry of dead letters is not one: it was delivered, cancelled or purged, or is pending.";
     DeliveryAlreadyEnded = "delivery_already_ended", [409],
         "The delivery to cancel has already ended.";
     PayloadErased = "payload_erased", [409],

@@ -29,6 +29,8 @@ const SAMPLE_SIZE: usize = 10;
 pub struct DryRun {
     /// Number of matches.
     pub total: u64,
+    /// Number of matching deliveries that were delivered before, whether or not they are among the matches.
+    pub already_delivered: u64,
     /// Whether all matches were counted.
     pub complete: bool,
     /// First matches.
@@ -69,7 +71,37 @@ impl App {
         self.check_operation_request(&tenant, &mut order).await?;
         let survey = self.engine.count_candidates(&tenant, &order, SAMPLE_SIZE).await?;
         let sample = self.details_for_all(survey.sample).await?;
-        Ok(DryRun { total: survey.total, complete: survey.complete, sample })
+        Ok(DryRun {
+            total: survey.total,
+            already_delivered: survey.already_delivered,
+            complete: survey.complete,
+            sample,
+        })
+    }
+
+    /// Counts the deliveries to a webhook that *Recover failed* would resend: dead letters that died at this time or
+    /// later, and pending ones with a failed attempt. Returns whether all were counted.
+    pub async fn count_recoverable(
+        &self,
+        view: &TenantView,
+        webhook_id: WebhookId,
+        since: Time,
+    ) -> Result<(u64, bool), AppError> {
+        let selection = OperationFilter {
+            webhook_ids: vec![webhook_id],
+            failed_from: Some(since),
+            undelivered_only: true,
+            tenant_managed_only: view.tenant_managed_only,
+            ..OperationFilter::default()
+        };
+        let order = OperationRequest {
+            kind: OperationKind::Retry,
+            among: OperationTarget::Deliveries,
+            selection,
+            rate: None,
+            priority: None,
+        };
+        Ok(self.engine.count_first_candidates(&view.id, &order).await?)
     }
 
     /// Starts an operation now or schedules it for later.

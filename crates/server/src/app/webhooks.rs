@@ -480,6 +480,7 @@ impl App {
             metadata: None,
             priority: Priority::default(),
             only_webhook: Some(id),
+            edited: None,
             trace: None,
             hops: 0,
         };

@@ -77,6 +77,7 @@ impl MessageParser {
             metadata: None,
             priority: priority.unwrap_or_default(),
             only_webhook: None,
+            edited: None,
             trace: None,
             hops: 0,
         })

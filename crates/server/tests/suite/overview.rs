@@ -142,6 +142,7 @@ impl Fixture {
                 metadata: None,
                 priority,
                 only_webhook: None,
+                edited: None,
                 trace: None,
                 hops: 0,
             };

@@ -168,7 +168,7 @@ async fn deliveries_of_a_time_range_are_resent_once() {
     let filter = json!({"webhook_ids": [webhook["id"]], "from": webhook["created_at"]});
     // Two operations with the same selection and start time: neither resends what the other has created.
     let soon = redrive_core::Time::from_millis(redrive_tests::millis(&webhook["created_at"]) + 3_000);
-    let request = json!({"filter": filter, "start_at": soon.to_string()});
+    let request = json!({"filter": filter, "start_at": soon.to_string(), "include_delivered": true});
     let mut progress = Vec::new();
     let started = [
         api.post("/v1/deliveries/retry-batch", &request).await.expect(202),

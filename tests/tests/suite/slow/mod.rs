@@ -18,6 +18,7 @@ mod metrics;
 mod notifications;
 mod quickstart;
 mod redis;
+mod resends;
 mod retention;
 mod retry_timing;
 mod secrets;

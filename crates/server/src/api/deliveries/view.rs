@@ -52,11 +52,15 @@ pub(crate) struct DeliveryView {
     last_error: Option<String>,
     /// Reason why it is dead.
     dead_reason: Option<DeadReason>,
-    /// Whether a dead delivery is likely to succeed if redriven unchanged, judged from the last failure, not from the
-    /// endpoint's present state.
+    /// Whether the last failure of a dead delivery requires no change before a retry: `true` after timeouts, 5xx, 429,
+    /// network and DNS failures, `false` if the endpoint rejected the request. It predicts nothing; see
+    /// `endpoint_successes_since`.
     likely_recoverable: Option<bool>,
     /// Explanation of `likely_recoverable`, and what to fix first if false.
     recovery_hint: Option<String>,
+    /// Number of successful attempts of the webhook since the delivery died, of the last 24 hours. Null if it is not
+    /// dead, and in listings other than `GET /v1/dlq`.
+    endpoint_successes_since: Option<u64>,
     /// Reason of the cancellation.
     cancel_reason: Option<String>,
     /// Delivery of the previous round.
@@ -112,6 +116,7 @@ impl From<DeliveryDetails> for DeliveryView {
             last_error: delivery.last_error,
             likely_recoverable: recovery.as_ref().map(|recovery| recovery.likely),
             recovery_hint: recovery.map(|recovery| recovery.hint),
+            endpoint_successes_since: details.endpoint_successes.map(|successes| successes.count),
             dead_reason: delivery.dead_reason,
             cancel_reason: delivery.cancel_reason,
             replay_of: delivery.replay_of,

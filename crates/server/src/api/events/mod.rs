@@ -1,6 +1,7 @@
 //! `/v1/events`: publish, read, export, replay and erase events.
 
 mod cloudevents;
+mod edited;
 mod erase;
 mod publish;
 mod trace;
@@ -42,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(deliveries))
         .routes(routes!(attempts))
         .routes(routes!(replay))
+        .routes(routes!(edited::resend_edited))
         .routes(routes!(erase::erase_subject))
         .routes(routes!(erase::erase))
 }
@@ -76,6 +78,13 @@ pub(super) struct EventView {
     priority: Priority,
     /// Sequence number within the tenant.
     sequence_number: i64,
+    /// Event that this one is an edited copy of.
+    #[schema(value_type = Option<String>)]
+    edited_from: Option<EventId>,
+    /// Edited copies of this event, newest first, up to 100; only in `GET /v1/events/{id}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<String>, nullable = false)]
+    edited_as: Option<Vec<EventId>>,
     /// Time at which the payload was erased; `data` and `metadata` are null from then on.
     #[schema(value_type = Option<String>, format = DateTime)]
     erased_at: Option<Time>,
@@ -91,6 +100,8 @@ impl From<StoredEvent> for EventView {
     fn from(stored: StoredEvent) -> Self {
         let event = stored.event;
         Self {
+            edited_from: stored.edited_from,
+            edited_as: None,
             idempotency_key: event.effective_key(),
             id: event.id,
             tenant_id: event.tenant_id,
@@ -249,7 +260,9 @@ async fn get(
     State(app): State<AppState>,
     Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<EventId>>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    Ok(axum::Json(app.event(tenant, id).await?.into()))
+    let view = EventView::from(app.event(&tenant, id).await?);
+    let edited_as = Some(app.edited_copies(&tenant, id).await?);
+    Ok(axum::Json(EventView { edited_as, ..view }))
 }
 
 /// List an event's deliveries

@@ -1,9 +1,10 @@
 //! Request bodies and queries of bulk operations.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, FailureCategory, FieldError, Time, WebhookId,
+    DeadReason, DeliveryStatus, EventId, FailureCategory, FieldError, Time, WebhookId,
     delivery::{
         bulk_operation::{MAX_RATE, OperationFilter},
+        code_filter::CodeFilter,
         lane::Priority,
     },
 };
@@ -29,17 +30,37 @@ pub(in crate::api) struct BatchFilter {
     /// Match deliveries of these event types. Names must match exactly.
     #[schema(min_items = 1, max_items = 1000)]
     event_types: Option<Vec<String>>,
+    /// Match deliveries of these events.
+    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
+    event_ids: Option<Vec<EventId>>,
+    /// Match deliveries of events with these idempotency keys; the event id for events published without one.
+    #[schema(min_items = 1, max_items = 1000)]
+    idempotency_keys: Option<Vec<String>>,
+    /// Match deliveries of events with these subjects.
+    #[schema(min_items = 1, max_items = 1000)]
+    subjects: Option<Vec<String>>,
     /// Match deliveries whose last attempt failed with one of these categories.
     #[schema(min_items = 1)]
     failure_categories: Option<Vec<FailureCategory>>,
+    /// Match deliveries whose last response had one of these status codes, such as `503`, or classes, such as `5xx`.
+    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
+    status_codes: Option<Vec<CodeFilter>>,
     /// Match deliveries with one of these statuses; not allowed for dead letters.
     #[schema(min_items = 1)]
     statuses: Option<Vec<DeliveryStatus>>,
+    /// `true`: match deliveries with a failed attempt that were not delivered.
+    failed: Option<bool>,
     /// Match deliveries that are dead for one of these reasons.
     #[schema(min_items = 1)]
     dead_reasons: Option<Vec<DeadReason>>,
-    /// Match dead deliveries that are likely (`true`) or unlikely (`false`) to succeed on retry.
+    /// Match dead deliveries whose last failure requires no change before a retry (`true`), or requires one (`false`).
     recoverable: Option<bool>,
+    /// Match what fails: dead letters that died at or after this time, and pending deliveries with a failed attempt.
+    #[schema(value_type = Option<String>)]
+    failed_from: Option<Time>,
+    /// Match dead letters that died before this time.
+    #[schema(value_type = Option<String>)]
+    failed_to: Option<Time>,
     /// Match deliveries of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[schema(value_type = Option<String>)]
     from: Option<Time>,
@@ -63,13 +84,20 @@ impl BatchFilter {
         Ok(OperationFilter {
             webhook_ids: named("filter.webhook_ids", self.webhook_ids)?,
             event_types: named("filter.event_types", self.event_types)?,
+            event_ids: named("filter.event_ids", self.event_ids)?,
+            idempotency_keys: named("filter.idempotency_keys", self.idempotency_keys)?,
+            subjects: named("filter.subjects", self.subjects)?,
             failure_categories: named("filter.failure_categories", self.failure_categories)?,
+            status_codes: named("filter.status_codes", self.status_codes)?,
             statuses: named("filter.statuses", self.statuses)?,
+            failed: self.failed.unwrap_or(false),
             dead_reasons: named("filter.dead_reasons", self.dead_reasons)?,
             recoverable: self.recoverable,
+            failed_from: self.failed_from,
+            failed_to: self.failed_to,
             from: self.from,
             to: self.to,
-            tenant_managed_only: false,
+            ..OperationFilter::default()
         })
     }
 }
@@ -82,10 +110,17 @@ impl From<OperationFilter> for BatchFilter {
         Self {
             webhook_ids: some(selection.webhook_ids),
             event_types: some(selection.event_types),
+            event_ids: some(selection.event_ids),
+            idempotency_keys: some(selection.idempotency_keys),
+            subjects: some(selection.subjects),
             failure_categories: some(selection.failure_categories),
+            status_codes: some(selection.status_codes),
             statuses: some(selection.statuses),
+            failed: selection.failed.then_some(true),
             dead_reasons: some(selection.dead_reasons),
             recoverable: selection.recoverable,
+            failed_from: selection.failed_from,
+            failed_to: selection.failed_to,
             from: selection.from,
             to: selection.to,
         }
@@ -118,6 +153,12 @@ pub(in crate::api) struct RetryBatchInput {
     /// Deliveries to retry; all dead letters by default.
     #[serde(deserialize_with = "object")]
     pub(super) filter: Option<BatchFilter>,
+    /// Deliveries to retry, by id, instead of `filter`. A repeated id counts once.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub(super) delivery_ids: Option<Vec<String>>,
+    /// Whether deliveries that were delivered are sent again; otherwise they are counted and left out. By default only
+    /// if `filter.statuses` names `delivered`. No dead letter was delivered.
+    pub(super) include_delivered: Option<bool>,
     /// Rate limit; unlimited by default.
     #[serde(deserialize_with = "object")]
     pub(super) rate_limit: Option<BatchRate>,
@@ -141,6 +182,9 @@ pub(in crate::api) struct CancelBatchInput {
     /// Deliveries to cancel; all pending ones by default.
     #[serde(deserialize_with = "object")]
     pub(super) filter: Option<BatchFilter>,
+    /// Deliveries to cancel, by id, instead of `filter`. A repeated id counts once.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub(super) delivery_ids: Option<Vec<String>>,
     /// Only count the matching deliveries and return a sample.
     pub(super) dry_run: bool,
     /// Tenant to act for; admin keys only.
@@ -195,8 +239,24 @@ pub(in crate::api) struct PurgeQuery {
     /// Purge only dead letters with one of these reasons.
     #[param(value_type = Option<Vec<String>>)]
     dead_reason: Option<List<DeadReason>>,
-    /// Purge only dead letters that are likely (`true`) or unlikely (`false`) to succeed on retry.
+    /// Purge only dead letters whose last failure requires no change before a retry (`true`), or requires one (`false`).
     recoverable: Option<bool>,
+    /// Purge only dead letters of this event.
+    #[param(value_type = Option<String>)]
+    event_id: Option<EventId>,
+    /// Purge only dead letters of events with this idempotency key; the event id for events published without one.
+    idempotency_key: Option<String>,
+    /// Purge only dead letters of events with this subject.
+    subject: Option<String>,
+    /// Purge only dead letters whose last response had this status code, such as `503`, or class, such as `5xx`.
+    #[param(value_type = Option<String>)]
+    status_code: Option<CodeFilter>,
+    /// Purge only dead letters that died at or after this time (RFC 3339, or a date: midnight UTC).
+    #[param(value_type = Option<String>)]
+    failed_from: Option<Time>,
+    /// Purge only dead letters that died before this time (RFC 3339, or a date: midnight UTC).
+    #[param(value_type = Option<String>)]
+    failed_to: Option<Time>,
     /// Purge only dead letters of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>)]
     pub(super) from: Option<Time>,
@@ -216,13 +276,18 @@ impl PurgeQuery {
         OperationFilter {
             webhook_ids: List::values(&self.webhook_id),
             event_types: List::values(&self.event_type),
+            event_ids: self.event_id.into_iter().collect(),
+            idempotency_keys: self.idempotency_key.iter().cloned().collect(),
+            subjects: self.subject.iter().cloned().collect(),
             failure_categories: List::values(&self.failure_category),
-            statuses: Vec::new(),
+            status_codes: self.status_code.into_iter().collect(),
             dead_reasons: List::values(&self.dead_reason),
             recoverable: self.recoverable,
+            failed_from: self.failed_from,
+            failed_to: self.failed_to,
             from: self.from,
             to: self.to,
-            tenant_managed_only: false,
+            ..OperationFilter::default()
         }
     }
 }

@@ -9,8 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    FieldError, OperationId, WebhookId,
-    delivery::bulk_operation::{OperationAction, OperationKind, OperationState, OperationTarget},
+    DeliveryStatus, FieldError, OperationId, WebhookId,
+    delivery::bulk_operation::{
+        OperationAction, OperationFilter, OperationKind, OperationState, OperationTarget,
+    },
 };
 use redrive_store::OperationRequest;
 use serde::Serialize;
@@ -19,8 +21,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(crate) use self::view::OperationView;
 use self::{
-    input::{BackfillInput, CancelBatchInput, PurgeQuery, RetryBatchInput, rate},
-    view::DryRunView,
+    input::{BackfillInput, BatchFilter, CancelBatchInput, PurgeQuery, RetryBatchInput, rate},
+    view::{DryRunView, NamedResultView},
 };
 use super::{
     AppState,
@@ -48,9 +50,51 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(resume))
 }
 
-async fn dry_run(app: &App, tenant: TenantView, order: OperationRequest) -> Result<Response, Problem> {
-    let view = DryRunView::from(app.dry_run(tenant, order).await?);
-    Ok((StatusCode::OK, axum::Json(view)).into_response())
+/// Order of a request, and the results of the deliveries that it names by id.
+struct Order {
+    request: OperationRequest,
+    named: Option<Vec<NamedResultView>>,
+}
+
+impl Order {
+    /// Completes an order with the filter of a request, or with the deliveries that it names by id.
+    async fn new(
+        app: &App,
+        tenant: &TenantView,
+        mut request: OperationRequest,
+        filter: Option<BatchFilter>,
+        delivery_ids: Option<Vec<String>>,
+        include_delivered: Option<bool>,
+    ) -> Result<Self, Problem> {
+        if delivery_ids.is_some() && filter.is_some() {
+            let what = "must be omitted if `filter` is given";
+            return Err(FieldError::new("delivery_ids", what).into());
+        }
+        request.selection = filter.unwrap_or_default().selection()?;
+        let names_delivered = request.selection.statuses.contains(&DeliveryStatus::Delivered);
+        request.selection.undelivered_only = request.kind == OperationKind::Retry
+            && request.among != OperationTarget::Dead
+            && !include_delivered.unwrap_or(names_delivered);
+        let named = match delivery_ids {
+            None => None,
+            Some(texts) => {
+                let named = app.select_named(tenant, &mut request, texts).await?;
+                Some(named.into_iter().map(NamedResultView::from).collect())
+            }
+        };
+        Ok(Self { request, named })
+    }
+
+    async fn dry_run(self, app: &App, tenant: TenantView) -> Result<Response, Problem> {
+        let found = app.dry_run(tenant, self.request).await?;
+        let mut view = DryRunView::from(found);
+        view.results = self.named;
+        Ok((StatusCode::OK, axum::Json(view)).into_response())
+    }
+}
+
+async fn dry_run(app: &App, tenant: TenantView, request: OperationRequest) -> Result<Response, Problem> {
+    Order { request, named: None }.dry_run(app, tenant).await
 }
 
 fn accepted(view: OperationView) -> Response {
@@ -64,25 +108,30 @@ async fn retry_batch(
     among: OperationTarget,
     input: RetryBatchInput,
 ) -> Result<Response, Problem> {
-    let order = OperationRequest {
+    let request = OperationRequest {
         kind: OperationKind::Retry,
         among,
-        selection: input.filter.unwrap_or_default().selection()?,
+        selection: OperationFilter::default(),
         rate: rate(input.rate_limit)?,
         priority: input.priority,
     };
+    let RetryBatchInput { filter, delivery_ids, include_delivered, .. } = input;
+    let order = Order::new(app, &tenant, request, filter, delivery_ids, include_delivered).await?;
     if input.dry_run {
-        return dry_run(app, tenant, order).await;
+        return order.dry_run(app, tenant).await;
     }
-    let operation = app.begin_operation(actor, tenant, order, input.start_at).await?;
-    Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
+    let operation = app.begin_operation(actor, tenant, order.request, input.start_at).await?;
+    let mut view = OperationView::new(operation, app.engine().clock().now());
+    view.results = order.named;
+    Ok(accepted(view))
 }
 
 /// Retry dead letters in bulk
 ///
 /// Creates a new delivery, with the next round, for each dead letter, in the order of their events and at the
 /// given rate. The operation is durable: it survives restarts, and no delivery is retried twice by it or by
-/// another operation over the same deliveries.
+/// another operation over the same deliveries. With `delivery_ids` the response has a result for each id: an unknown
+/// one, or one of another tenant, gets a 404, and a delivery that is not a dead letter a 409.
 #[utoipa::path(
     post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
     responses(
@@ -104,9 +153,10 @@ async fn retry_dead(
 
 /// Retry deliveries in bulk
 ///
-/// Applies to all matching deliveries, including delivered ones: one that has ended gets a new delivery with the
-/// next round, one that waits after a failure becomes due now, and one without an attempt so far is left
-/// unchanged. The filter must not be empty.
+/// A matching delivery that has ended gets a new delivery with the next round, one that waits after a failure becomes
+/// due now, and one without an attempt so far is left unchanged. Delivered ones are counted and left out, unless
+/// `include_delivered` is true. The filter must not be empty. With `delivery_ids` the response has a result for each
+/// id, and a named delivery without an attempt becomes due now too.
 #[utoipa::path(
     post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
     responses(
@@ -127,19 +177,25 @@ async fn retry_deliveries(
 }
 
 /// Waits briefly for the operation to finish; responds with 200 if it has completed, otherwise with 202.
-async fn finished_or_pending(app: &App, operation: redrive_store::Operation) -> Result<Response, Problem> {
+async fn finished_or_pending(
+    app: &App,
+    operation: redrive_store::Operation,
+    results: Option<Vec<NamedResultView>>,
+) -> Result<Response, Problem> {
     let operation = app.wait_briefly(operation).await?;
     let status = match operation.state {
         OperationState::Completed => StatusCode::OK,
         _ => StatusCode::ACCEPTED,
     };
-    let view = OperationView::new(operation, app.engine().clock().now());
+    let mut view = OperationView::new(operation, app.engine().clock().now());
+    view.results = results;
     Ok((status, axum::Json(view)).into_response())
 }
 
 /// Cancel pending deliveries in bulk
 ///
-/// Requests in flight are allowed to finish; if one succeeds, its delivery is delivered.
+/// Requests in flight are allowed to finish; if one succeeds, its delivery is delivered. With `delivery_ids` the
+/// response has a result for each id.
 #[utoipa::path(
     post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
     request_body = CancelBatchInput,
@@ -157,18 +213,19 @@ async fn cancel_deliveries(
         Json<CancelBatchInput, MAX_SELECTION_BYTES>,
     >,
 ) -> Result<Response, Problem> {
-    let order = OperationRequest {
+    let request = OperationRequest {
         kind: OperationKind::Cancel,
         among: OperationTarget::Pending,
-        selection: input.filter.unwrap_or_default().selection()?,
+        selection: OperationFilter::default(),
         rate: None,
         priority: None,
     };
+    let order = Order::new(&app, &tenant, request, input.filter, input.delivery_ids, None).await?;
     if input.dry_run {
-        return dry_run(&app, tenant, order).await;
+        return order.dry_run(&app, tenant).await;
     }
-    let operation = app.begin_operation(&actor, tenant, order, None).await?;
-    finished_or_pending(&app, operation).await
+    let operation = app.begin_operation(&actor, tenant, order.request, None).await?;
+    finished_or_pending(&app, operation, order.named).await
 }
 
 /// Completed operation, or the result of a dry run.
@@ -209,7 +266,7 @@ async fn purge(
         return dry_run(&app, tenant, order).await;
     }
     let operation = app.begin_operation(&actor, tenant, order, None).await?;
-    finished_or_pending(&app, operation).await
+    finished_or_pending(&app, operation, None).await
 }
 
 /// Backfill past events to a webhook

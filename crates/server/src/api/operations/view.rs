@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::StatusCode;
 use redrive_core::{
     OperationId, TenantId, Time,
     delivery::{
@@ -14,7 +15,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::input::{BatchFilter, BatchRate};
-use crate::{api::deliveries::DeliveryView, app::operations::DryRun};
+use crate::{
+    api::deliveries::DeliveryView,
+    app::{named_deliveries::NamedDelivery, operations::DryRun},
+    problem::Problem,
+};
 
 /// Bulk operation.
 #[derive(Serialize, ToSchema)]
@@ -31,6 +36,10 @@ pub(crate) struct OperationView {
     status: OperationState,
     /// Filter from the request.
     filter: BatchFilter,
+    /// Number of deliveries that the request named by id and that the operation took; null if it has a filter.
+    delivery_id_count: Option<usize>,
+    /// Whether a retry sends delivered deliveries again; null for other operations.
+    pub(crate) include_delivered: Option<bool>,
     /// Rate limit from the request.
     rate_limit: Option<BatchRate>,
     /// New priority of the deliveries.
@@ -54,6 +63,31 @@ pub(crate) struct OperationView {
     /// Time of the last progress.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
+    /// Result for each delivery that the request named by id; only in the response to that request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) results: Option<Vec<NamedResultView>>,
+}
+
+/// Result for a delivery that a bulk operation was asked to take.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NamedResultView {
+    /// The id as it was given.
+    delivery_id: String,
+    /// 202: the operation takes it. Otherwise the status code of `error`.
+    status: u16,
+    /// Reason why the operation does not take it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<Problem>,
+}
+
+impl From<NamedDelivery> for NamedResultView {
+    fn from(named: NamedDelivery) -> Self {
+        let error = named.result.err().map(Problem::from);
+        let status = error.as_ref().map_or(StatusCode::ACCEPTED.as_u16(), |problem| problem.status);
+        Self { delivery_id: named.text, status, error }
+    }
 }
 
 /// Progress of a bulk operation.
@@ -61,6 +95,9 @@ pub(crate) struct OperationView {
 pub(crate) struct ProgressView {
     /// Number of matches when the operation started; null until they are counted.
     pub(crate) total: Option<u64>,
+    /// Number of matching deliveries that were already delivered when the operation started: left out, or part of
+    /// `total` with `include_delivered`. Null until they are counted.
+    pub(crate) already_delivered: Option<u64>,
     /// Number of items processed.
     pub(crate) done: u64,
     /// Number of items skipped: no action was needed any more, or the webhook receives no events.
@@ -97,6 +134,7 @@ impl OperationView {
             progress: ProgressView {
                 eta: eta(progress.total, looked_at, per_second, now).filter(|_| is_running),
                 total: progress.total,
+                already_delivered: progress.already_delivered,
                 done: progress.done,
                 skipped: progress.skipped,
                 queued: operation.order.kind.sends().then_some(progress.done),
@@ -110,6 +148,10 @@ impl OperationView {
             tenant_id: operation.tenant_id,
             kind: operation.order.kind,
             status: operation.state,
+            delivery_id_count: operation.order.selection.delivery_ids.as_ref().map(Vec::len),
+            include_delivered: (operation.order.kind == OperationKind::Retry)
+                .then_some(!operation.order.selection.undelivered_only),
+            results: None,
             filter: operation.order.selection.into(),
             rate_limit: operation.order.rate.map(|requests_per_second| BatchRate { requests_per_second }),
             priority: operation.order.priority,
@@ -130,15 +172,29 @@ pub(crate) struct DryRunView {
     dry_run: bool,
     /// Number of matches.
     total: u64,
-    /// Whether all matches were counted. If `false`, counting timed out and `total` is a lower bound.
+    /// Number of matching deliveries that were already delivered: left out, or part of `total` with
+    /// `include_delivered`.
+    already_delivered: u64,
+    /// Whether all matches were counted. If `false`, counting timed out, and the numbers are lower bounds.
     count_complete: bool,
     /// First matching deliveries, oldest event first; empty for a backfill, which selects events.
     sample: Vec<DeliveryView>,
+    /// Result for each delivery that the request named by id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) results: Option<Vec<NamedResultView>>,
 }
 
 impl From<DryRun> for DryRunView {
     fn from(run: DryRun) -> Self {
         let sample = run.sample.into_iter().map(DeliveryView::from).collect();
-        Self { dry_run: true, total: run.total, count_complete: run.complete, sample }
+        Self {
+            dry_run: true,
+            total: run.total,
+            already_delivered: run.already_delivered,
+            count_complete: run.complete,
+            sample,
+            results: None,
+        }
     }
 }

@@ -75,6 +75,7 @@ fn draft(incoming: ParsedCloudEvent, data: Bytes, tenant_id: TenantId) -> EventD
         metadata: Some(incoming.metadata),
         priority: Priority::default(),
         only_webhook: None,
+        edited: None,
         trace: incoming.trace.map(Box::new),
         hops: 0,
     }

@@ -94,6 +94,7 @@ pub(crate) fn to_draft(
         metadata,
         priority: input.priority.unwrap_or_default(),
         only_webhook: None,
+        edited: None,
         trace: None,
         hops: 0,
     })

@@ -133,6 +133,7 @@ async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
         metadata: None,
         priority: if sample.name.starts_with("invoice.") { Priority::High } else { Priority::Normal },
         only_webhook: None,
+        edited: None,
         trace: None,
         hops: 0,
     };

@@ -101,6 +101,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/events/{id}/deliveries", Read, "", 200),
     row("GET", "/v1/events/{id}/attempts", Read, "", 200),
     row("POST", "/v1/events/{id}/replay", Resend, "{}", 202),
+    row("POST", "/v1/events/{id}/resend-edited", Publish, r#"{"data": {}}"#, 202),
     row("POST", "/v1/events/{id}/erase", Operate, "", 200),
     row("POST", "/v1/events/erase", Operate, r#"{"subject": "unknown"}"#, 200),
     row("GET", "/v1/deliveries", Read, "", 200),
