@@ -225,6 +225,16 @@ async function follow(page, link) {
   await page.waitForURL((url) => url.href !== before);
 }
 
+/** Counts the clicks of a flow. */
+class Clicks {
+  count = 0;
+
+  async on(locator, options) {
+    this.count += 1;
+    await locator.click(options);
+  }
+}
+
 /** Returns the serious and critical accessibility violations that axe finds on a page. */
 async function accessibilityViolations(page) {
   // Injected through the browser's own interface, so the page's content security policy stays in force.
@@ -278,4 +288,4 @@ async function scenario(run) {
   }
 }
 
-module.exports = { assert, accessibilityViolations, follow, launch, overflowingElements, pageViolations, scenario, DESKTOP, PHONE };
+module.exports = { assert, accessibilityViolations, Clicks, follow, launch, overflowingElements, pageViolations, scenario, DESKTOP, PHONE };

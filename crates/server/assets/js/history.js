@@ -26,7 +26,7 @@ function callBulk(form, dryRun) {
     if (field.value) body[field.name] = new Date(field.value).toISOString();
     else delete body[field.name];
   }
-  return call(method, path, dryRun ? { filter: body.filter, dry_run: true } : body);
+  return call(method, path, dryRun ? { filter: body.filter, dry_run: true, ...("include_delivered" in body && { include_delivered: false }) } : body);
 }
 
 /** Shows the number of selected deliveries and the oldest of them. */
@@ -45,16 +45,32 @@ function showDryRun(box, dryRun) {
   box.append(list);
 }
 
+/** Offers to resend also what was already delivered, which is left out otherwise. */
+function showDelivered(form, dryRun, go) {
+  const label = form.querySelector("[data-delivered]");
+  const box = label?.querySelector("input");
+  const update = () => { go.disabled = dryRun.total + (box?.checked ? dryRun.already_delivered : 0) === 0; };
+  if (label) {
+    const [count, one] = [dryRun.already_delivered.toLocaleString("en"), dryRun.already_delivered === 1];
+    label.hidden = dryRun.already_delivered === 0;
+    label.querySelector("span").textContent = `Also resend ${count} that ${one ? "was" : "were"} already delivered (left out otherwise)`;
+    box.checked = false;
+    box.onchange = update;
+  }
+  update();
+}
+
 async function openDialog(dialog) {
   const form = dialog.querySelector("form");
   const [box, go] = [form.querySelector("[data-found]"), form.querySelector("[data-go]")];
   go.disabled = true;
+  form.querySelector("[data-delivered]")?.setAttribute("hidden", "");
   box.replaceChildren(createElement("p", "Counting…", "muted"));
   dialog.showModal();
   try {
     const dryRun = await callBulk(form, true);
     showDryRun(box, dryRun);
-    go.disabled = dryRun.total === 0;
+    showDelivered(form, dryRun, go);
   } catch (problem) {
     box.replaceChildren(createElement("p", problem.message, "alert bad"));
   }

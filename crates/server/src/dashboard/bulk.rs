@@ -49,37 +49,30 @@ impl Bulk {
 fn selection(filter: &DeliveryFilter) -> (OperationFilter, Vec<&'static str>) {
     let mut unsupported = Vec::new();
     let statuses = match filter.status {
-        None => Vec::new(),
+        None | Some(StatusFilter::Failed) => Vec::new(),
         Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
             unsupported.push("in flight");
             Vec::new()
         }
-        Some(StatusFilter::Failed) => {
-            unsupported.push("failed (choose pending or dead instead)");
-            Vec::new()
-        }
         Some(StatusFilter::Exactly(status)) => vec![status],
     };
-    for (is_set, name) in [
-        (filter.event_id.is_some(), "event ID"),
-        (filter.idempotency_key.is_some(), "idempotency key"),
-        (filter.subject.is_some(), "subject"),
-        (filter.status_code.is_some(), "status code"),
-    ] {
-        if is_set {
-            unsupported.push(name);
-        }
-    }
     let selection = OperationFilter {
         webhook_ids: filter.webhooks.clone(),
         event_types: filter.event_types.clone(),
+        event_ids: filter.event_id.into_iter().collect(),
+        idempotency_keys: filter.idempotency_key.iter().cloned().collect(),
+        subjects: filter.subject.iter().cloned().collect(),
         failure_categories: filter.failure_categories.clone(),
+        status_codes: filter.status_code.into_iter().collect(),
         statuses,
+        failed: filter.status == Some(StatusFilter::Failed),
         dead_reasons: filter.dead_reasons.clone(),
         recoverable: filter.recoverable,
+        failed_from: filter.failed_from,
+        failed_to: filter.failed_to,
         from: filter.from,
         to: filter.to,
-        tenant_managed_only: false,
+        ..OperationFilter::default()
     };
     (selection, unsupported)
 }
@@ -107,10 +100,23 @@ mod tests {
         assert_eq!(shown.filter, filter);
         let all = Bulk::for_filter(&DeliveryFilter::default());
         assert_eq!((all.is_all, all.is_exact(), &*all.filter), (true, true, "{}"));
-        let narrow = DeliveryFilter { subject: Some("a".into()), ..DeliveryFilter::default() };
-        assert_eq!(Bulk::for_filter(&narrow).unsupported(), "subject");
-        let failed = DeliveryFilter { status: Some(StatusFilter::Failed), ..DeliveryFilter::default() };
-        assert!(!Bulk::for_filter(&failed).is_exact());
+        let narrow = DeliveryFilter {
+            subject: Some("a".into()),
+            idempotency_key: Some("k".into()),
+            status_code: "5xx".parse().ok(),
+            status: Some(StatusFilter::Failed),
+            failed_from: Some(redrive_core::Time::from_secs(60)),
+            ..DeliveryFilter::default()
+        };
+        let narrow = Bulk::for_filter(&narrow);
+        assert!(narrow.is_exact() && !narrow.is_all);
+        let filter = r#"{"idempotency_keys":["k"],"subjects":["a"],"status_codes":["5xx"],"failed":true,"failed_from":"1970-01-01T00:01:00.000Z"}"#;
+        assert_eq!(narrow.filter, filter);
+        let in_flight = DeliveryFilter {
+            status: Some(StatusFilter::Exactly(DeliveryStatus::InFlight)),
+            ..DeliveryFilter::default()
+        };
+        assert_eq!(Bulk::for_filter(&in_flight).unsupported(), "in flight");
         let pending = DeliveryFilter {
             status: Some(StatusFilter::Exactly(DeliveryStatus::Pending)),
             ..DeliveryFilter::default()

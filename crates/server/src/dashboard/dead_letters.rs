@@ -1,8 +1,10 @@
 //! Dead letters page: counts by cause, webhook and event type, the filtered list, and resending.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{DeadReason, FailureCategory};
+use redrive_core::{DeadReason, DeliveryStatus, FailureCategory, Time};
 use redrive_store::DeliveryFilter;
 
 use super::{
@@ -48,6 +50,7 @@ struct DeadPage {
     next: Option<String>,
     bulk: Bulk,
     stats: DeadStats,
+    by_age: Vec<Group>,
     by_cause: Vec<Group>,
     by_webhook: Vec<Group>,
     by_type: Vec<Group>,
@@ -56,8 +59,8 @@ struct DeadPage {
 }
 
 impl DeadPage {
-    /// Returns the number of dead letters that can be resent unchanged.
-    fn likely(&self) -> u64 {
+    /// Returns the number of dead letters whose last failure was temporary.
+    fn temporary(&self) -> u64 {
         self.stats.by_recoverability[0]
     }
 
@@ -100,7 +103,9 @@ pub(super) async fn list(
     let counted = stats.by_webhook.top.iter().take(MAX_GROUPS).map(|(id, _)| *id);
     let names = Names::load(&app, &tenant, shown.chain(counted)).await?;
     let choices = Choices::load(&app, &tenant, query.value("webhook_id")).await?;
+    let now = app.engine().clock().now();
     Html::render(&DeadPage {
+        by_age: by_age(&stats, &query, now),
         by_cause: by_cause(&stats, &query),
         by_webhook: by_webhook(&stats, &names, &query),
         by_type: by_type(&stats, &query),
@@ -134,6 +139,23 @@ fn groups<K>(
         groups.push(Group { name, title, link, count: others, width: width(others) });
     }
     groups
+}
+
+/// Returns the dead letters by the time since they died. The links name the times of the last full minute, so that a page
+/// that nothing changed stays equal.
+fn by_age(stats: &DeadStats, query: &FormQuery<DeliveryQuery>, now: Time) -> Vec<Group> {
+    let minute = Time::from_millis(now.millis() - now.millis().rem_euclid(60_000));
+    let before = |hours: u64| minute.saturating_sub(Duration::from_secs(hours * 3_600)).to_string();
+    let (hour, day) = (before(1), before(24));
+    let ages = [("under 1 h", &*hour, ""), ("1 to 24 h", &*day, &*hour), ("over 24 h", "", &*day)];
+    let groups = ages.into_iter().zip(stats.by_age).map(|((name, from, to), count)| Group {
+        name: name.to_owned(),
+        title: format!("Dead letters that failed {name} ago"),
+        count,
+        link: query.with_all(&[("failed_from", from), ("failed_to", to)]),
+        width: (count * 100).div_ceil(stats.size.max(1)).min(100),
+    });
+    groups.collect()
 }
 
 fn by_cause(stats: &DeadStats, query: &FormQuery<DeliveryQuery>) -> Vec<Group> {

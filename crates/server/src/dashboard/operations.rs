@@ -180,16 +180,25 @@ fn describe_request(selection: &OperationFilter, names: &Names) -> Vec<(&'static
     }
     add("Webhooks", webhooks);
     add("Event types", selection.event_types.clone());
+    add("Events", selection.event_ids.iter().map(ToString::to_string).collect());
+    add("Idempotency keys", selection.idempotency_keys.clone());
+    add("Subjects", selection.subjects.clone());
+    add("Status codes", selection.status_codes.iter().map(ToString::to_string).collect());
+    add("Deliveries", selection.failed.then(|| "failed, not delivered".to_owned()).into_iter().collect());
     add("Failures", selection.failure_categories.iter().map(format::category).collect());
     add("Status", selection.statuses.iter().map(|status| format::humanize(status.name())).collect());
     add(
         "Failure reason",
         selection.dead_reasons.iter().map(|reason| format::humanize(reason.name())).collect(),
     );
-    let likely = |likely: bool| if likely { "can be resent unchanged" } else { "needs a fix first" };
-    add("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
+    let likely = |likely: bool| if likely { "temporary" } else { "requires a change" };
+    add("Last failure", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
     add("Events from", selection.from.map(format::format_time).into_iter().collect());
     add("Events before", selection.to.map(format::format_time).into_iter().collect());
+    add("Failed from", selection.failed_from.map(format::format_time).into_iter().collect());
+    add("Failed before", selection.failed_to.map(format::format_time).into_iter().collect());
+    let selected = |ids: &Vec<_>| format!("{} selected by ID", format::number(ids.len()));
+    add("Selection", selection.delivery_ids.as_ref().map(selected).into_iter().collect());
     fields
 }
 

@@ -4,6 +4,7 @@ use redrive_core::delivery::{bulk_operation::OperationState, recovery::Recoverab
 use redrive_store::Delivery;
 
 use super::format;
+use crate::app::deliveries::DeliveryDetails;
 
 /// Returns an explanation with its timestamps reformatted for people.
 pub(super) fn format_times(explanation: &str) -> String {
@@ -45,10 +46,48 @@ pub(super) fn last_response(delivery: &Delivery) -> String {
     }
 }
 
-/// Returns whether a dead delivery can be resent unchanged, and why. Returns `None` if it is not dead.
+/// Returns whether a dead delivery requires a change before a resend, and why. Returns `None` if it is not dead.
 pub(super) fn recovery(delivery: &Delivery) -> Option<Recoverability> {
     let reason = delivery.dead_reason?;
     Some(Recoverability::assess(reason, delivery.failure_category, delivery.last_status_code))
+}
+
+/// What the endpoint of a dead delivery did since the delivery failed.
+pub(super) struct SuccessFact {
+    pub(super) tone: &'static str,
+    pub(super) text: String,
+}
+
+impl SuccessFact {
+    /// Returns the fact as a sentence.
+    pub(super) fn sentence(&self) -> String {
+        let mut chars = self.text.chars();
+        let first = chars.next().map(|char| char.to_uppercase().to_string()).unwrap_or_default();
+        format!("{first}{}.", chars.as_str())
+    }
+}
+
+/// Describes what the endpoint of a dead delivery did since the delivery failed. Returns `None` if it was not counted.
+pub(super) fn successes_since(details: &DeliveryDetails) -> Option<SuccessFact> {
+    let successes = details.endpoint_successes?;
+    let since = if successes.is_older { "in the last 24 hours" } else { "since this failed" };
+    Some(match successes.count {
+        0 => SuccessFact { tone: "waiting", text: format!("no success {since}") },
+        1 => SuccessFact { tone: "good", text: format!("endpoint accepted 1 request {since}") },
+        count => {
+            let count = format::number(count);
+            SuccessFact { tone: "good", text: format!("endpoint accepted {count} requests {since}") }
+        }
+    })
+}
+
+/// Describes why a dead delivery requires a change before a resend.
+pub(super) fn rejection(delivery: &Delivery) -> String {
+    match (delivery.last_status_code, delivery.failure_category) {
+        (Some(code), _) => format!("not retryable as is: rejected with {code}"),
+        (None, Some(category)) => format!("not retryable as is: {}", format::category(category)),
+        (None, None) => "not retryable as is".to_owned(),
+    }
 }
 
 /// Returns the color of a bulk operation's state.

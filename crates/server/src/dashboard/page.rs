@@ -228,12 +228,16 @@ impl<T> FormQuery<T> {
 
     /// Returns the URL of the page with one field changed. The cursor is removed unless it is that field.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
-        let others = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");
+        self.with_all(&[(name, value)])
+    }
+
+    /// Returns the URL of the page with some fields changed; an empty value removes the field. The cursor is removed
+    /// unless it is one of them.
+    pub(super) fn with_all(&self, changed: &[(&str, &str)]) -> String {
+        let is_other = |known: &str| known != "cursor" && changed.iter().all(|(name, _)| *name != known);
         let mut query = url::form_urlencoded::Serializer::new(String::new());
-        query.extend_pairs(others);
-        if !value.is_empty() {
-            query.append_pair(name, value);
-        }
+        query.extend_pairs(self.pairs.iter().filter(|(known, _)| is_other(known)));
+        query.extend_pairs(changed.iter().filter(|(_, value)| !value.is_empty()));
         format!("{}?{}", self.path, query.finish())
     }
 }
@@ -241,9 +245,10 @@ impl<T> FormQuery<T> {
 /// Adds the UTC zone to a time as date-time fields send it, without a zone.
 fn in_utc<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let shape: String = value.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let is_time = |name: &str| matches!(name, "from" | "to" | "failed_from" | "failed_to");
     match shape.as_str() {
-        "0000-00-00T00:00" if matches!(name, "from" | "to") => format!("{value}:00Z").into(),
-        "0000-00-00T00:00:00" if matches!(name, "from" | "to") => format!("{value}Z").into(),
+        "0000-00-00T00:00" if is_time(name) => format!("{value}:00Z").into(),
+        "0000-00-00T00:00:00" if is_time(name) => format!("{value}Z").into(),
         _ => value.into(),
     }
 }

@@ -1,8 +1,12 @@
-//! Form to publish a test event, with the deliveries of the published event.
+//! Form to publish a test event, with the deliveries of the published event, or an edited copy of an event.
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{EventId, delivery::lane::Priority, event::event_type};
+use redrive_core::{
+    EventId, WebhookId,
+    delivery::lane::Priority,
+    event::{Event, event_type},
+};
 use redrive_store::{DeliveryFilter, PageRequest, StoredEvent};
 use serde::Deserialize;
 
@@ -23,6 +27,10 @@ const PAGE_SIZE: u32 = 50;
 const MAX_EVENT_TYPES: usize = 200;
 /// Maximum size of a payload that is filled into the form again.
 const MAX_REFILL_BYTES: usize = 32 * 1024;
+/// Maximum size of a payload that is filled into the form to be edited.
+const MAX_EDITED_BYTES: usize = 256 * 1024;
+/// Maximum number of webhooks offered as recipients of an edited copy.
+const MAX_WEBHOOKS: u32 = 100;
 
 /// Initial content of the form.
 #[derive(Deserialize)]
@@ -33,6 +41,8 @@ pub(super) struct PublishQuery {
     event_type: Option<String>,
     /// Event that the form has just published.
     event: Option<EventId>,
+    /// Event to edit and resend.
+    edit: Option<EventId>,
     /// Whether the publish was a duplicate of an existing event.
     repeated: Option<bool>,
 }
@@ -54,6 +64,16 @@ struct PublishPage {
     chosen: String,
     data: String,
     published: Option<Published>,
+    /// Event that is edited.
+    original: Option<Event>,
+    /// Webhooks that can receive the edited copy.
+    targets: Vec<Target>,
+}
+
+/// A webhook that can receive an edited copy.
+struct Target {
+    id: WebhookId,
+    url: String,
 }
 
 /// Renders the form.
@@ -63,6 +83,9 @@ pub(super) async fn page(
     query: FormQuery<PublishQuery>,
 ) -> PageResult {
     viewer.viewer.by.require_scope(Scope::Publish)?;
+    if let Some(id) = query.query.edit {
+        return edit_page(&app, viewer, query, id).await;
+    }
     let mut types = app.event_type_names(viewer.tenant.id.clone()).await?;
     types.truncate(MAX_EVENT_TYPES);
     let published = match query.query.event {
@@ -71,7 +94,46 @@ pub(super) async fn page(
     };
     let (chosen, data) = initial_values(&app, &viewer, &query.query, published.as_ref()).await?;
     let layout = viewer.layout("event-types");
-    Html::render(&PublishPage { layout, query, types, chosen, data, published })
+    Html::render(&PublishPage {
+        layout,
+        query,
+        types,
+        chosen,
+        data,
+        published,
+        original: None,
+        targets: Vec::new(),
+    })
+}
+
+/// Renders the form with the payload of an event that is edited and resent.
+async fn edit_page(
+    app: &AppState,
+    viewer: TenantViewer,
+    query: FormQuery<PublishQuery>,
+    id: EventId,
+) -> PageResult {
+    let original = app.event(viewer.tenant.clone(), id).await?.event;
+    if original.is_erased() {
+        return Err(AppError::NotFound("payload").into());
+    }
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS };
+    let webhooks = app.list_webhooks(viewer.tenant.clone(), newest).await?.into_iter();
+    let receiving = webhooks.filter(|webhook| webhook.state.receives_events());
+    let data = match std::str::from_utf8(&original.data) {
+        Ok(data) if data.len() <= MAX_EDITED_BYTES => pretty(data),
+        _ => String::new(),
+    };
+    Html::render(&PublishPage {
+        layout: viewer.layout("events"),
+        query,
+        types: Vec::new(),
+        chosen: String::new(),
+        data,
+        published: None,
+        original: Some(original),
+        targets: receiving.map(|webhook| Target { id: webhook.id, url: webhook.spec.url }).collect(),
+    })
 }
 
 async fn load_published(

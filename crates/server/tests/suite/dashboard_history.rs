@@ -210,7 +210,9 @@ async fn listings_are_filtered_paged_and_linkable() {
     assert!(page.contains("Newest") && !page.contains("rel=\"next\""));
     let page = browser.page(&format!("{T}/deliveries?subject=s-1&status_code=2xx")).await;
     assert_eq!(shown(&page), 15);
-    assert!(page.contains("do not support this part of the filter: subject, status code"), "{page}");
+    assert!(page.contains("&#34;status_codes&#34;:[&#34;2xx&#34;]"), "{page}");
+    let page = browser.page(&format!("{T}/deliveries?status=in_flight")).await;
+    assert!(page.contains("do not support this part of the filter: in flight"), "{page}");
     let events = browser.page(&format!("{T}/events?subject=s-0&event_type=a.b")).await;
     assert_eq!(events.matches("<tr id=\"evt_").count(), 15);
     for wrong in
@@ -255,7 +257,8 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
         assert!(page.contains(&format!("{path}{link}")), "{link}: {page}");
     }
     assert!(
-        page.contains(">needs a fix first</span>") && page.contains("check the webhook&#39;s URL"),
+        page.contains(">not retryable as is: rejected with 404</span>")
+            && page.contains("check the webhook&#39;s URL"),
         "{page}"
     );
     assert!(
@@ -283,7 +286,7 @@ async fn dead_letters_are_grouped_and_resent_in_bulk() {
     api.wait_until("a completed operation", &at, |one| one["status"] == "completed").await;
     let page = browser.page(&format!("{T}/operations/{}", id(&operation))).await;
     assert!(page.contains("100 %") && page.contains("3 delivered") && page.contains("at most 100"), "{page}");
-    assert!(page.contains(&receiver.url_at("/old")) && page.contains("needs a fix first"), "{page}");
+    assert!(page.contains(&receiver.url_at("/old")) && page.contains("requires a change"), "{page}");
     assert!(
         !page.contains("/pause\"") && !page.contains("/cancel\""),
         "a completed operation has no buttons"

@@ -47,6 +47,21 @@ mod extended {
     }
 
     #[tokio::test]
+    async fn failed_deliveries_are_recovered_with_two_clicks() {
+        on_a_fresh_server("recover").await;
+    }
+
+    #[tokio::test]
+    async fn chosen_deliveries_are_resent_with_three_clicks() {
+        on_a_fresh_server("selection").await;
+    }
+
+    #[tokio::test]
+    async fn edited_payload_is_resent_as_a_new_event() {
+        on_a_fresh_server("edited_resend").await;
+    }
+
+    #[tokio::test]
     async fn open_page_updates_live() {
         on_a_fresh_server("live").await;
     }

@@ -51,6 +51,8 @@ impl ListPage {
             "recoverable",
             "from",
             "to",
+            "failed_from",
+            "failed_to",
         ];
         more_filters.iter().any(|name| !self.query.is(name, ""))
     }

@@ -8,7 +8,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use redrive_core::{EventId, WebhookId};
+use redrive_core::{DeliveryStatus, EventId, WebhookId};
 use redrive_store::{PageRequest, StoredEvent};
 use serde::Deserialize;
 
@@ -54,6 +54,8 @@ struct Target {
 struct DetailPage {
     layout: PageContext,
     stored: StoredEvent,
+    /// Ids of the edited copies of the event.
+    edited_copies: Vec<EventId>,
     payload: String,
     is_cut: bool,
     metadata: Option<String>,
@@ -61,6 +63,14 @@ struct DetailPage {
     has_more: bool,
     names: Names,
     targets: Vec<Target>,
+}
+
+impl DetailPage {
+    /// Returns the number of deliveries that arrived, among those shown.
+    fn delivered(&self) -> usize {
+        let is_delivered = |details: &&DeliveryDetails| details.delivery.status == DeliveryStatus::Delivered;
+        self.deliveries.iter().filter(is_delivered).count()
+    }
 }
 
 /// Renders the page.
@@ -72,6 +82,7 @@ pub(in crate::dashboard) async fn detail(
     let id: EventId = viewer.id("event")?;
     let tenant = viewer.tenant.clone();
     let stored = app.event(tenant.clone(), id).await?;
+    let edited_copies = app.edited_copies(&tenant, id).await?;
     let page = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES + 1 };
     let mut deliveries = app.list_deliveries(tenant.clone(), filter_for_event(id), page).await?.found;
     let has_more = deliveries.len() > MAX_DELIVERIES as usize;
@@ -98,6 +109,7 @@ pub(in crate::dashboard) async fn detail(
     Html::render(&DetailPage {
         layout,
         stored,
+        edited_copies,
         payload,
         is_cut,
         metadata,

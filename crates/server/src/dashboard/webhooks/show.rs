@@ -1,9 +1,11 @@
 //! Page of a webhook: its health, what blocks it, and the available actions.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    Time,
+    Time, WebhookId,
     dispatch::gate::WaitingOn,
     security::signature::{HeaderForm, LiveSecret, Scheme, rotation_due_since},
     statistics::{rollup::Rollup, traffic::Range},
@@ -19,7 +21,7 @@ use super::{
 };
 use crate::{
     api::AppState,
-    app::{deliveries::DeliveryDetails, health::Health},
+    app::{AppError, TenantView, deliveries::DeliveryDetails, health::Health},
     dashboard::{
         PageResult,
         chart::Svg,
@@ -31,6 +33,8 @@ use crate::{
 
 /// Number of recent deliveries shown.
 const MAX_RECENT: u32 = 10;
+/// Window of *Recover failed* for a webhook that is not failing.
+const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
 /// Query of the page: the range of the charts.
 #[derive(Default, Deserialize)]
@@ -77,6 +81,42 @@ impl Window<'_> {
     }
 }
 
+/// Deliveries that failed since the trouble of the endpoint began.
+struct FailedSummary {
+    count: u64,
+    is_complete: bool,
+    since: Time,
+    /// What happened at that time.
+    cause: String,
+}
+
+impl FailedSummary {
+    /// Counts what failed since the current series of failures began; without one, since the circuit last opened, or in
+    /// the last day.
+    async fn load(
+        app: &AppState,
+        tenant: &TenantView,
+        webhook_id: WebhookId,
+        health: &Health,
+    ) -> Result<Self, AppError> {
+        let opened_at = health.circuit.periods.iter().map(|period| period.opened_at).max();
+        let (since, cause) = match (health.failing_since, opened_at) {
+            // The first failure may have been recorded with a slightly earlier time.
+            (Some(since), _) => (since.saturating_sub(Duration::from_secs(1)), "the failures began"),
+            (None, Some(opened_at)) => (opened_at, "the circuit opened"),
+            (None, None) => {
+                // The last full minute, so that a page that nothing changed stays equal.
+                let now = app.engine().clock().now().millis();
+                let day_ago = Time::from_millis(now - now.rem_euclid(60_000)).saturating_sub(DEFAULT_WINDOW);
+                (day_ago, "24 hours ago")
+            }
+        };
+        let (count, is_complete) = app.count_recoverable(tenant, webhook_id, since).await?;
+        let cause = format!("{cause}, {}", format::format_time(since));
+        Ok(Self { count, is_complete, since, cause })
+    }
+}
+
 #[derive(Template)]
 #[template(path = "webhook.html")]
 struct ShowPage {
@@ -94,6 +134,8 @@ struct ShowPage {
     filter: Option<String>,
     rotation_due: Option<Time>,
     recent: Vec<DeliveryDetails>,
+    /// What *Recover failed* would resend; `None` if the viewer may not resend, or the webhook receives no events.
+    failed: Option<FailedSummary>,
     health: Health,
     webhook: Webhook,
 }
@@ -187,6 +229,11 @@ pub(in crate::dashboard) async fn show(
     let filter = DeliveryFilter { webhooks: vec![webhook.id], ..DeliveryFilter::default() };
     let newest = PageRequest { after: None, offset: 0, limit: MAX_RECENT };
     let recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
+    let layout = viewer.layout("webhooks");
+    let failed = match layout.may_resend && webhook.state.receives_events() {
+        true => Some(FailedSummary::load(&app, &viewer.tenant, webhook.id, &health).await?),
+        false => None,
+    };
     let owner_email = webhook.spec.owner.as_ref().and_then(|owner| owner.email.as_deref());
     let owner = app.address_states(viewer.tenant.id.clone(), owner_email).await?.pop();
     let (retry, breaker) = app.policies(&webhook.spec)?;
@@ -196,7 +243,7 @@ pub(in crate::dashboard) async fn show(
         serde_json::to_string_pretty(&value).ok()
     });
     Html::render(&ShowPage {
-        layout: viewer.layout("webhooks"),
+        layout,
         name: name_of(&webhook),
         status_messages: status_text::status_messages(&webhook, &health, now),
         traffic_charts: charts::traffic_charts(&health.minutes, query.query.range(), now),
@@ -208,6 +255,7 @@ pub(in crate::dashboard) async fn show(
         setting_rows: settings_text::setting_rows(&webhook.spec, owner.map(|owner| owner.status)),
         rotation_due: rotation_due_since(&webhook.secrets, now),
         filter,
+        failed,
         recent,
         health,
         webhook,
