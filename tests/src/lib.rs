@@ -8,6 +8,8 @@
 pub mod browser;
 pub mod cluster;
 pub mod egress_paths;
+pub mod oidc_provider;
+pub mod user_login;
 
 use std::time::{Duration, SystemTime};
 

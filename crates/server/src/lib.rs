@@ -14,6 +14,7 @@ mod files;
 pub mod fuzzing;
 pub mod http;
 pub mod mail;
+mod oidc;
 mod otlp;
 mod problem;
 mod request;

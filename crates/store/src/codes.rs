@@ -7,6 +7,7 @@ use redrive_core::{
     notification::{NotificationKind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
     protection::breaker::CircuitState,
     statistics::traffic::Resolution,
+    tenancy::user_role::UserRole,
 };
 
 use redrive_core::delivery::outcome::AttemptStatus;
@@ -50,6 +51,11 @@ codes! {
         Role::All = 0,
         Role::Api = 1,
         Role::Worker = 2,
+    }
+    UserRole {
+        UserRole::Viewer = 1,
+        UserRole::Operator = 2,
+        UserRole::Admin = 3,
     }
     // `InFlight` is never stored: only the node that sends a request knows that it is in flight.
     DeliveryStatus {

@@ -264,10 +264,12 @@ pub trait Tenancy: Send + Sync {
     fn prune_sessions(&self, before: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
-/// Browser sessions. Revoking a key or deleting a tenant deletes the sessions that were started with the keys.
+/// Browser sessions. Revoking a key or deleting a tenant deletes the sessions that were started with the keys. A user
+/// counts as a key, identified by `key_hash`.
 pub trait BrowserSessions: Send + Sync {
-    /// Stores a session and deletes the oldest of the same key, so that at most `max_per_key` remain.
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()>;
+    /// Stores a session and deletes the oldest of the same key, so that at most `max_per_key` remain. Returns `false` and
+    /// stores nothing if a session of the same login of a user exists.
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, bool>;
     /// Returns the session with this id, whether expired or not.
     fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>>;
     /// Deletes a session; returns `false` if there is none with this id.

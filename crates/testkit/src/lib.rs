@@ -1,6 +1,6 @@
 //! Shared test tools: receivers that respond as scripted or misbehave on purpose, the real binary as a process, a
 //! client for its API, PostgreSQL, Redis, RabbitMQ and Prometheus servers, a fault-injecting TCP proxy, a scripted
-//! name server, an SMTP server, a trace collector, canary listeners, Python for the official verifiers, and
+//! name server, an SMTP server, an identity provider, a trace collector, canary listeners, Python for the official verifiers, and
 //! Node.js for browsers.
 //!
 //! For tests only: everything here panics with a helpful message where a service would return an error.
@@ -14,6 +14,7 @@ mod canary;
 pub mod collector;
 pub mod dns;
 pub mod hostile;
+pub mod identity_provider;
 mod install_once;
 pub mod movable_clock;
 pub mod node;
@@ -42,6 +43,7 @@ pub use canary::Canary;
 pub use collector::{Collector, ReceivedSpan};
 pub use dns::{Dns, DnsReply};
 pub use hostile::{MisbehavingReceiver, Misbehavior};
+pub use identity_provider::{Fault, IdentityProvider};
 pub use movable_clock::MovableClock;
 pub use node::node_with;
 pub use postgres::{Database, Postgres};

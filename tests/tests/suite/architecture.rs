@@ -132,6 +132,8 @@ fn only_egress_opens_connections() {
         // Spans go to the operator's collector, and the archive to the operator's bucket.
         "server/src/upstream.rs",
         "server/src/otlp/collector.rs",
+        // The identity provider is the operator's, and users choose no part of its URLs.
+        "server/src/oidc/http.rs",
         // Names in the operator's own settings: the listen address and name servers.
         "server/src/config/host_port.rs",
         // The SMTP server is the operator's; tenants choose only recipients.

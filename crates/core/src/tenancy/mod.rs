@@ -3,6 +3,7 @@
 
 pub mod api_key;
 pub mod quota;
+pub mod user_role;
 
 use std::{fmt, sync::Arc};
 

@@ -75,9 +75,11 @@ pub(super) struct AuditView {
     /// Tenant of the object; null for objects without a tenant.
     #[schema(value_type = Option<String>)]
     tenant_id: Option<TenantId>,
-    /// Name of the API key that made the change.
+    /// Name of the API key or user that made the change.
     actor: String,
-    /// Id of the API key; null for the configured admin key.
+    /// Subject of the user at the identity provider, such as `oidc:248289761001`; null for API keys.
+    actor_subject: Option<String>,
+    /// Id of the API key; null for users and the configured admin key.
     #[schema(value_type = Option<String>)]
     key_id: Option<KeyId>,
     /// Client address.
@@ -109,6 +111,7 @@ impl From<AuditEntry> for AuditView {
             at: entry.id.time(),
             tenant_id: entry.tenant_id,
             actor: entry.actor,
+            actor_subject: entry.subject,
             key_id: entry.key,
             address: entry.address.map(|address| address.to_string()),
             action: entry.action,

@@ -26,7 +26,7 @@ pub(super) async fn enforce_rate_limit(
         Ok(None) => return next.run(request).await,
         Err(error) => return Problem::from(error).into_response(),
     };
-    let allowance = throttle.acquire(app.engine(), caller.key).await;
+    let allowance = throttle.acquire(app.engine(), caller.rate_limit_id()).await;
     let mut response = match allowance.retry_after {
         None => {
             request.extensions_mut().insert(caller);

@@ -19,6 +19,7 @@ mod scope;
 mod secrets;
 mod status;
 mod tenants;
+mod users;
 mod webhooks;
 
 use std::sync::Arc;
@@ -102,6 +103,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(portal::routes())
         .merge(audit::routes())
         .merge(secrets::routes())
+        .merge(users::routes())
         .merge(health::routes())
         .merge(status::routes())
         .merge(clock::routes())

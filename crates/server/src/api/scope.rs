@@ -40,6 +40,10 @@ pub(super) struct RotatesSecrets;
 /// Permission to manage everything of a tenant, including what publishers depend on. Not granted to portal
 /// sessions.
 pub(super) struct CanOperate;
+/// Permission to erase payloads. Not granted to portal sessions and operators.
+pub(super) struct CanErase;
+/// Permission to read what concerns all tenants.
+pub(super) struct ViewsAllTenants;
 /// Permission for everything, in any tenant.
 pub(super) struct CanAdminister;
 
@@ -80,6 +84,18 @@ impl RequiredScope for CanOperate {
     fn check(caller: &Caller) -> Result<(), AppError> {
         caller.require_scope(Scope::Manage)?;
         caller.reject_portal_session()
+    }
+}
+
+impl RequiredScope for CanErase {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.require_erasure()
+    }
+}
+
+impl RequiredScope for ViewsAllTenants {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.require_all_tenants()
     }
 }
 

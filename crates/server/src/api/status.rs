@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    scope::{Authorized, CanAdminister},
+    scope::{Authorized, ViewsAllTenants},
 };
 use crate::{
     app::status::Status,
@@ -205,7 +205,7 @@ impl StatusView {
 )]
 async fn status(
     State(app): State<AppState>,
-    _: Authorized<CanAdminister>,
+    _: Authorized<ViewsAllTenants>,
 ) -> Result<axum::Json<StatusView>, Problem> {
     Ok(axum::Json(StatusView::new(&app.status().await)))
 }

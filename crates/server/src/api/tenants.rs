@@ -24,7 +24,7 @@ use super::{
     extract::{Json, OptionalJson, Query},
     page::{Page, Paging},
     preferences::{PreferencesChange, TenantPreferencesView},
-    scope::{Authorized, CanAdminister},
+    scope::{Authorized, CanAdminister, ViewsAllTenants},
 };
 use crate::{
     app::{
@@ -260,7 +260,7 @@ impl TenantsQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    _: Authorized<CanAdminister>,
+    _: Authorized<ViewsAllTenants>,
     Query(query): Query<TenantsQuery>,
 ) -> Result<axum::Json<Page<TenantView>>, Problem> {
     let paging = query.paging();
@@ -281,7 +281,7 @@ pub(crate) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem>
 )]
 async fn get(
     State(app): State<AppState>,
-    _: Authorized<CanAdminister>,
+    _: Authorized<ViewsAllTenants>,
     axum::extract::Path(id): axum::extract::Path<String>,
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;

@@ -8,7 +8,7 @@ use redrive_engine::clock;
 use redrive_store::{ApiKey, AuditEnd, AuditEntry, AuditFilter, PageRequest, Store, StoreError, Tenant};
 use serde_json::{Value, json};
 
-use super::{App, AppError, Caller, Scope};
+use super::{App, AppError, Caller, Scope, auth::User};
 
 /// Authenticated caller and the address of the request.
 #[derive(Clone, Debug)]
@@ -61,6 +61,7 @@ impl App {
             id,
             tenant_id: audited.tenant.cloned(),
             actor: actor.name.clone(),
+            subject: actor.user.as_ref().map(User::audit_subject),
             key: actor.key,
             address: actor.address,
             action: audited.action.to_owned(),
@@ -111,6 +112,7 @@ pub async fn begin_cli_entry(
         id,
         tenant_id,
         actor,
+        subject: None,
         key: None,
         address: None,
         action: action.to_owned(),

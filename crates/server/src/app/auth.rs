@@ -1,7 +1,7 @@
 //! Authenticated callers and their permissions.
 
-use redrive_core::{KeyId, TenantId, Time};
-use redrive_store::ApiKey;
+use redrive_core::{KeyId, TenantId, Time, tenancy::user_role::UserRole};
+use redrive_store::{ApiKey, SessionUser};
 
 use super::{AppError, TenantView};
 
@@ -107,11 +107,13 @@ impl Capability {
 /// Caller with a valid key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Id of the key; `None` for the admin key from the configuration.
+    /// Id of the key; `None` for users and for the admin key from the configuration.
     pub key: Option<KeyId>,
-    /// Name of the key, shown as the actor of a change.
+    /// The user of the identity provider; `None` for a key.
+    pub user: Option<User>,
+    /// Name of the key or user, shown as the actor of a change.
     pub name: String,
-    /// Permissions of the key.
+    /// Permissions of the key or user.
     pub role: Role,
     /// Whether the key is a portal session.
     pub session: bool,
@@ -119,11 +121,31 @@ pub struct Caller {
     pub expires_at: Option<Time>,
 }
 
-/// Permissions of a key.
+/// User of the identity provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Identifier of the user at the provider.
+    pub subject: String,
+    /// Id under which calls of the user are counted, as those of a key are under the id of the key.
+    rate_limit_id: KeyId,
+}
+
+impl User {
+    /// Returns how the audit log identifies the user.
+    pub fn audit_subject(&self) -> String {
+        format!("oidc:{}", self.subject)
+    }
+}
+
+/// Permissions of a key or user.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Allows everything, in any tenant.
     Admin,
+    /// Allows reading and changing what belongs to any tenant, except keys, settings of the tenant and erasure.
+    Operator,
+    /// Allows reading everything of any tenant.
+    Viewer,
     /// Allows access to one tenant.
     Tenant {
         /// The tenant.
@@ -133,10 +155,45 @@ pub enum Role {
     },
 }
 
+impl Role {
+    /// Returns the tenant that the role is limited to. Returns `None` if it is valid for all tenants.
+    pub fn tenant_id(&self) -> Option<&TenantId> {
+        match self {
+            Self::Admin | Self::Operator | Self::Viewer => None,
+            Self::Tenant { tenant_id, .. } => Some(tenant_id),
+        }
+    }
+
+    /// Returns the name of a role of users. Returns `None` for the permissions of a tenant's key.
+    pub fn user_role_name(&self) -> Option<&'static str> {
+        match self {
+            Self::Admin => Some(UserRole::Admin.name()),
+            Self::Operator => Some(UserRole::Operator.name()),
+            Self::Viewer => Some(UserRole::Viewer.name()),
+            Self::Tenant { .. } => None,
+        }
+    }
+}
+
+impl From<UserRole> for Role {
+    fn from(role: UserRole) -> Self {
+        match role {
+            UserRole::Viewer => Self::Viewer,
+            UserRole::Operator => Self::Operator,
+            UserRole::Admin => Self::Admin,
+        }
+    }
+}
+
 impl Caller {
     /// Returns the caller for the admin key from the configuration.
     pub(super) fn configured_admin() -> Self {
-        Self { key: None, name: "admin".into(), role: Role::Admin, session: false, expires_at: None }
+        Self::unlimited("admin")
+    }
+
+    /// Returns a caller that is neither a stored key nor a user, and may do everything.
+    pub(crate) fn unlimited(name: &str) -> Self {
+        Self { key: None, user: None, name: name.into(), role: Role::Admin, session: false, expires_at: None }
     }
 
     /// Returns the caller for a stored key.
@@ -149,13 +206,50 @@ impl Caller {
             "" => key.id.to_string(),
             name => name.to_owned(),
         };
-        Self { key: Some(key.id), name, role, session: key.session, expires_at: key.expires_at }
+        Self { key: Some(key.id), user: None, name, role, session: key.session, expires_at: key.expires_at }
     }
 
-    /// Returns the tenant to act for. Only an admin may name another tenant than its own.
+    /// Returns the caller for the user of a session. `user_hash` identifies the user.
+    pub(super) fn from_user(user_hash: [u8; 32], user: &SessionUser) -> Self {
+        let mut rate_limit_id = [0; 16];
+        rate_limit_id.copy_from_slice(&user_hash[..16]);
+        Self {
+            key: None,
+            user: Some(User {
+                subject: user.subject.clone(),
+                rate_limit_id: KeyId::from_bytes(rate_limit_id),
+            }),
+            name: user.name.clone(),
+            role: user.role.into(),
+            session: false,
+            expires_at: None,
+        }
+    }
+
+    /// Returns the id under which calls are counted for the rate limit; `None` for the configured admin key.
+    pub fn rate_limit_id(&self) -> Option<KeyId> {
+        self.user.as_ref().map(|user| user.rate_limit_id).or(self.key)
+    }
+
+    /// Returns whether the caller may view the data of every tenant.
+    pub fn may_view_all_tenants(&self) -> bool {
+        self.role.tenant_id().is_none()
+    }
+
+    /// Rejects callers that may view only one tenant.
+    pub fn require_all_tenants(&self) -> Result<(), AppError> {
+        match self.may_view_all_tenants() {
+            true => Ok(()),
+            false => Err(AppError::Forbidden("an admin key is required".into())),
+        }
+    }
+
+    /// Returns the tenant to act for. A caller that is limited to one tenant may not name another one.
     pub fn resolve_tenant(&self, named: Option<&str>) -> Result<TenantId, AppError> {
         match &self.role {
-            Role::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
+            Role::Admin | Role::Operator | Role::Viewer => {
+                Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default())
+            }
             Role::Tenant { tenant_id, .. } if named.is_none_or(|named| named == tenant_id.as_str()) => {
                 Ok(tenant_id.clone())
             }
@@ -163,9 +257,17 @@ impl Caller {
         }
     }
 
-    /// Rejects a key without this scope.
+    /// Rejects a key without this scope, and a user whose role does not include it.
     pub fn require_scope(&self, scope: Scope) -> Result<(), AppError> {
-        let Role::Tenant { scopes, .. } = &self.role else { return Ok(()) };
+        let scopes = match &self.role {
+            Role::Admin | Role::Operator => return Ok(()),
+            Role::Viewer if scope == Scope::Read => return Ok(()),
+            Role::Viewer => {
+                let why = "the role viewer may not change anything or publish; ask an administrator for the role operator";
+                return Err(AppError::Forbidden(why.into()));
+            }
+            Role::Tenant { scopes, .. } => scopes,
+        };
         let enough = scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
         if enough {
             return Ok(());
@@ -177,7 +279,8 @@ impl Caller {
     pub fn is_capable(&self, capability: Capability) -> bool {
         match &self.role {
             Role::Tenant { scopes, .. } if self.session => scopes & capability.bit() != 0,
-            Role::Admin | Role::Tenant { .. } => true,
+            Role::Admin | Role::Operator | Role::Tenant { .. } => true,
+            Role::Viewer => capability == Capability::View,
         }
     }
 
@@ -211,7 +314,18 @@ impl Caller {
     pub fn require_admin(&self) -> Result<(), AppError> {
         match self.role {
             Role::Admin => Ok(()),
+            Role::Operator | Role::Viewer => Err(AppError::Forbidden("the role admin is required".into())),
             Role::Tenant { .. } => Err(AppError::Forbidden("an admin key is required".into())),
+        }
+    }
+
+    /// Rejects callers that may not erase payloads, which cannot be undone: portal sessions and operators.
+    pub fn require_erasure(&self) -> Result<(), AppError> {
+        self.require_scope(Scope::Manage)?;
+        self.reject_portal_session()?;
+        match self.role {
+            Role::Operator | Role::Viewer => self.require_admin(),
+            Role::Admin | Role::Tenant { .. } => Ok(()),
         }
     }
 }
@@ -223,7 +337,30 @@ mod tests {
     fn key(scopes: &[Scope]) -> Caller {
         let role =
             Role::Tenant { tenant_id: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
-        Caller { key: None, name: "test".into(), role, session: false, expires_at: None }
+        Caller { role, ..Caller::unlimited("test") }
+    }
+
+    #[test]
+    fn roles_of_users_include_each_other() {
+        let user = |role: UserRole| Caller { role: role.into(), ..Caller::unlimited("jane") };
+        let [viewer, operator, admin] = UserRole::ALL.map(user);
+        for scope in Scope::ALL {
+            assert_eq!(viewer.require_scope(scope).is_ok(), scope == Scope::Read, "{scope:?}");
+            assert!(operator.require_scope(scope).is_ok() && admin.require_scope(scope).is_ok());
+        }
+        for capability in Capability::ALL {
+            assert_eq!(viewer.is_capable(capability), capability == Capability::View, "{capability:?}");
+            assert!(operator.is_capable(capability) && admin.is_capable(capability));
+        }
+        for caller in [&viewer, &operator, &admin] {
+            assert!(caller.may_view_all_tenants() && caller.require_all_tenants().is_ok());
+            assert_eq!(caller.resolve_tenant(Some("acme")).unwrap().as_str(), "acme");
+            assert_eq!(caller.require_admin().is_ok(), caller.role == Role::Admin);
+            assert_eq!(caller.require_erasure().is_ok(), caller.role == Role::Admin);
+        }
+        let tenant = key(&Scope::ALL);
+        assert!(!tenant.may_view_all_tenants() && tenant.require_all_tenants().is_err());
+        assert!(tenant.require_erasure().is_ok());
     }
 
     #[test]
@@ -242,7 +379,7 @@ mod tests {
         let session = |capabilities: &[Capability]| {
             let scopes = Scope::to_bits(&[Scope::Read]) | Capability::to_bits(capabilities);
             let role = Role::Tenant { tenant_id: TenantId::default(), scopes };
-            Caller { key: None, name: "test".into(), role, session: true, expires_at: None }
+            Caller { role, session: true, ..Caller::unlimited("test") }
         };
         for given in Capability::ALL {
             for request in Capability::ALL {

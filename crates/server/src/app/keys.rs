@@ -236,12 +236,10 @@ impl KeyCache {
         now: Time,
     ) -> Result<bool, StoreError> {
         let _changing = self.changing.lock().await;
-        let owner = |live: &ActiveKey| match &live.caller.role {
-            Role::Admin => None,
-            Role::Tenant { tenant_id, .. } => Some(tenant_id.clone()),
-        };
         // Evict first: the caller may disconnect, and so cancel this future, before the store has replied.
-        self.live.write().retain(|_, live| live.caller.key != Some(id) || owner(live) != tenant_id);
+        self.live.write().retain(|_, live| {
+            live.caller.key != Some(id) || live.caller.role.tenant_id() != tenant_id.as_ref()
+        });
         store.revoke_key(tenant_id, id, now).await
     }
 }

@@ -38,6 +38,7 @@ pub mod status;
 pub mod tenants;
 pub mod throttle;
 pub mod traffic;
+pub mod user_login;
 pub mod view;
 pub mod webhook_names;
 pub mod webhook_status;
@@ -72,6 +73,7 @@ pub use error_code::ErrorCode;
 pub use keys::{KeyCache, NewKey};
 pub use node_info::Identity;
 pub use throttle::Throttle;
+pub use user_login::UserLogin;
 pub use view::TenantView;
 
 use self::{export::ExportLimiter, login_limit::FailedLogins, quota::Quotas, session::Sessions};
@@ -101,6 +103,8 @@ pub struct AppSettings {
     pub retry: RetryPolicy,
     /// Base URL for links to this server; `None` to use the URL of each request.
     pub public_url: Option<String>,
+    /// Login of users with an identity provider; `None` if only keys log in.
+    pub user_login: Option<Arc<UserLogin>>,
     /// Whether the server runs as a demo, with simulated receivers and events.
     pub demo: bool,
 }

@@ -100,6 +100,6 @@ impl App {
 pub(super) fn holder_of(tenant_id: &TenantId, address: &str, from: Option<IpAddr>) -> Actor {
     let role = Role::Tenant { tenant_id: tenant_id.clone(), scopes: 0 };
     let name = format!("{address}, by an email link");
-    let caller = Caller { key: None, name, role, session: false, expires_at: None };
+    let caller = Caller { role, ..Caller::unlimited(&name) };
     Actor { caller: Arc::new(caller), address: from }
 }

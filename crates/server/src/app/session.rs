@@ -1,5 +1,5 @@
-//! Browser sessions. A cookie carries a sealed random id; the store has its hash and the hash of the key that was
-//! used to log in. Logging out deletes the row, and revoking the key ends the session.
+//! Browser sessions. A cookie carries a sealed random id; the store has its hash, and the user or the hash of the key
+//! that was used to log in. Logging out deletes the row, and revoking the key ends the session.
 //!
 //! A node caches a session for at most one second. If the store does not respond, the request fails with 503 and
 //! the session is kept.
@@ -8,7 +8,7 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
-use redrive_core::{TenantId, Time, security::vault::Vault};
+use redrive_core::{Time, security::vault::Vault};
 use redrive_engine::clock;
 use redrive_store::{BrowserSession, StoreError};
 use sha2::{Digest, Sha256};
@@ -18,7 +18,6 @@ use zeroize::Zeroizing;
 use super::{
     Actor, App, AppError, Caller,
     audit::{AuditChange, AuditedAction},
-    auth::Role,
     keys::hash_key,
 };
 
@@ -44,7 +43,7 @@ const MAX_SEALED_CHARACTERS: usize = 2048;
 /// Live session and its caller.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Caller of the key that was used to log in.
+    /// The user, or the caller of the key that was used to log in.
     pub caller: Arc<Caller>,
     /// Stored session.
     pub stored: BrowserSession,
@@ -69,17 +68,22 @@ impl Sessions {
     }
 
     /// Seals contents for a purpose, so that only this installation can open them, until `end`.
-    fn seal(&self, purpose: &'static str, contents: &[u8], end: Time) -> String {
+    pub(super) fn seal(&self, purpose: &'static str, contents: &[u8], end: Time) -> String {
         let contents = Zeroizing::new([&end.millis().to_be_bytes()[..], contents].concat());
         URL_SAFE_NO_PAD.encode(self.vault.seal_for(purpose, &contents))
     }
 
     /// Opens a sealed text. Returns `None` if it was not sealed here for this purpose or has expired.
-    fn open(&self, purpose: &'static str, text: &str, now: Time) -> Option<Zeroizing<Vec<u8>>> {
+    pub(super) fn open(&self, purpose: &'static str, text: &str, now: Time) -> Option<Zeroizing<Vec<u8>>> {
         let text = Some(text).filter(|text| text.len() <= MAX_SEALED_CHARACTERS)?;
         let contents = self.vault.open_for(purpose, &URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
         let (end, contents) = contents.split_first_chunk::<8>()?;
         (now < Time::from_millis(i64::from_be_bytes(*end))).then(|| Zeroizing::new(contents.to_vec()))
+    }
+
+    /// Returns the cookie of a session.
+    pub(super) fn seal_cookie(&self, secret: &[u8; 32], end: Time) -> String {
+        self.seal(COOKIE_PURPOSE, secret, end)
     }
 
     /// Returns the stored id of a cookie's session. A forged cookie has none, so it causes no read of the store.
@@ -103,7 +107,7 @@ impl Sessions {
         }
     }
 
-    fn evict(&self, is_over: impl Fn(&BrowserSession) -> bool) {
+    pub(super) fn evict(&self, is_over: impl Fn(&BrowserSession) -> bool) {
         self.cached.lock().retain(|_, (session, _)| !is_over(session));
     }
 }
@@ -123,7 +127,8 @@ pub fn is_token_of(token_given: &str, cookie: &str) -> bool {
 /// Returns whether a login may replace a session without confirmation, because both give access to the same
 /// tenant. Otherwise an attacker's link could log a user in to the attacker's account unnoticed.
 pub fn may_replace_unasked(current: &Caller, next: &Caller) -> bool {
-    current == next || current.session && next.session && current.role == next.role
+    let is_same_user = current.user.is_some() && current.user == next.user;
+    current == next || is_same_user || current.session && next.session && current.role == next.role
 }
 
 impl App {
@@ -135,16 +140,9 @@ impl App {
 
     /// Starts a session for a key and returns its cookie.
     pub async fn begin_session(&self, key_hash: [u8; 32]) -> Result<String, AppError> {
-        let (now, secret) = (self.engine.clock().now(), Zeroizing::new(clock::secret_bytes()));
-        let session = BrowserSession {
-            id: Sha256::digest(secret.as_slice()).into(),
-            key_hash,
-            created_at: now,
-            expires_at: now + SESSION_LIFETIME,
-        };
-        let expires_at = session.expires_at;
+        let (session, cookie) = self.new_session(key_hash, None);
         with_timeout(self.store().create_browser_session(session, MAX_SESSIONS_PER_KEY)).await?;
-        Ok(self.sessions.seal(COOKIE_PURPOSE, &*secret, expires_at))
+        Ok(cookie)
     }
 
     /// Returns the live session of a cookie, if its key may be used from this address. An error means that the store
@@ -177,7 +175,10 @@ impl App {
         if now >= stored.expires_at {
             return Ok(None);
         }
-        let caller = self.keys.caller_by_hash(&stored.key_hash, now, from);
+        let caller = match &stored.user {
+            Some(user) => self.user_caller(&stored, user),
+            None => self.keys.caller_by_hash(&stored.key_hash, now, from),
+        };
         Ok(caller.map(|caller| Session { caller, stored }))
     }
 
@@ -189,23 +190,23 @@ impl App {
         Ok(())
     }
 
-    /// Returns the live sessions of the same key as this one, newest first.
+    /// Returns the live sessions of the same key or user as this one, newest first.
     pub async fn sessions_of_key(&self, session: &Session) -> Result<Vec<BrowserSession>, AppError> {
         let now = self.engine.clock().now();
         with_timeout(self.store().browser_sessions_of_key(session.stored.key_hash, now)).await
     }
 
-    /// Ends all sessions of the same key as this one.
+    /// Ends all sessions of the same key or user as this one.
     pub async fn end_sessions_of_key(
         &self,
         session: &Session,
         from: Option<IpAddr>,
     ) -> Result<usize, AppError> {
         let actor = Actor { caller: session.caller.clone(), address: from };
-        let tenant_id: Option<&TenantId> = match &session.caller.role {
-            Role::Admin => None,
-            Role::Tenant { tenant_id, .. } => Some(tenant_id),
-        };
+        if let Some(user) = &session.stored.user {
+            return self.end_sessions_of_user(&actor, &user.subject).await;
+        }
+        let tenant_id = session.caller.role.tenant_id();
         let object = session.caller.key.map(|key| key.to_string());
         let audited = AuditedAction { action: "api_key.end_sessions", tenant: tenant_id, object };
         let key_hash = session.stored.key_hash;
@@ -232,7 +233,9 @@ impl App {
 }
 
 /// Waits for the store, with a timeout.
-async fn with_timeout<T>(response: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
+pub(super) async fn with_timeout<T>(
+    response: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, AppError> {
     match tokio::time::timeout(LOOKUP_TIMEOUT, response).await {
         Ok(response) => Ok(response?),
         Err(_) => Err(StoreError::Unavailable("no response in time".into()).into()),
@@ -241,9 +244,9 @@ async fn with_timeout<T>(response: impl Future<Output = Result<T, StoreError>>) 
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::KeyId;
+    use redrive_core::{KeyId, TenantId};
 
-    use super::*;
+    use super::{super::auth::Role, *};
 
     #[test]
     fn sealed_text_opens_only_for_its_purpose_until_expiry_unforged() {
@@ -269,6 +272,7 @@ mod tests {
         let session = BrowserSession {
             id: [1; 32],
             key_hash: [2; 32],
+            user: None,
             created_at: Time::default(),
             expires_at: Time::from_secs(9),
         };
@@ -291,10 +295,9 @@ mod tests {
     fn login_replaces_session_unasked_only_for_same_access() {
         let caller = |number: u8, tenant: &str, session| Caller {
             key: Some(KeyId::from_bytes([number; 16])),
-            name: "n".into(),
             role: Role::Tenant { tenant_id: TenantId::parse(tenant).unwrap(), scopes: 6 },
             session,
-            expires_at: None,
+            ..Caller::unlimited("n")
         };
         let (own, other) = (caller(1, "acme", true), caller(2, "acme", true));
         assert!(may_replace_unasked(&own, &own) && may_replace_unasked(&own, &other));

@@ -6,17 +6,16 @@ use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 use super::{
     Actor, App, AppError, Caller, ErrorCode, NewKey, TenantView,
     audit::{self, AuditChange, AuditedAction},
-    auth::Role,
 };
 
 /// Maximum number of networks that a key can be restricted to.
 const MAX_NETWORKS: usize = 50;
 
 impl App {
-    /// Returns the tenant that a caller acts for, with what the caller may see. A tenant named by an admin must exist.
+    /// Returns the tenant that a caller acts for, with what the caller may see. A tenant named by a caller of all tenants must exist.
     pub async fn resolve_tenant(&self, caller: &Caller, named: Option<&str>) -> Result<TenantView, AppError> {
         let tenant_id = caller.resolve_tenant(named)?;
-        if caller.role == Role::Admin && named.is_some() && !self.engine.router().knows(&tenant_id) {
+        if caller.may_view_all_tenants() && named.is_some() && !self.engine.router().knows(&tenant_id) {
             self.tenant(tenant_id.clone()).await?;
         }
         Ok(caller.view_of(tenant_id))

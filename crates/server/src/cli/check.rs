@@ -25,6 +25,7 @@ use crate::{
     config::{Backend, Config, Profile},
     files::{check_folder, folder_of},
     mail,
+    oidc::IdentityProvider,
     otlp::Exporter,
     vault,
 };
@@ -72,6 +73,7 @@ pub(super) fn check_settings(
         resolve_dns_server(server)?;
     }
     Exporter::from_settings(&config.tracing, &config.node, &mut Registry::default())?;
+    IdentityProvider::from_settings(&config.oidc)?;
     let has_links = profile == Profile::Dev || config.server.public_base().is_some();
     mail::check_settings(&config.smtp, has_links)?;
     if let Some(redis) = &config.engine_settings()?.redis {

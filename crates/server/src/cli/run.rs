@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     api,
-    app::{App, AppSettings, Identity, KeyCache, keys, metrics, session::Sessions},
+    app::{App, AppSettings, Identity, KeyCache, UserLogin, keys, metrics, session::Sessions},
     archive::Archive,
     config::{Backend, Config, HostPort, Profile, warn_if_exposed},
     dashboard,
@@ -101,7 +101,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
     // Without a public URL, `redrive dev` uses its listen address in links.
     let listens = (profile == Profile::Dev).then(|| format!("{}://{address}", config.server.scheme()));
     let base = config.server.public_base().map(str::to_owned).or(listens);
-    let parts = Parts { store, keys, vault, egress: egress.clone(), base, metrics, tracing };
+    let user_login = UserLogin::from_settings(&config.oidc, base.as_deref())?.map(Arc::new);
+    let parts = Parts { store, keys, vault, egress: egress.clone(), base, user_login, metrics, tracing };
     let app = assemble(&config, kind, parts).await?;
     // Only `redrive serve` reloads on SIGHUP: under `redrive dev` it means that the terminal was closed.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
@@ -265,6 +266,8 @@ struct Parts {
     egress: Client,
     /// Base URL of links in emails. `None` if it is not known.
     base: Option<String>,
+    /// Login of users. `None` if only keys log in.
+    user_login: Option<Arc<UserLogin>>,
     /// Metrics registry.
     metrics: Registry,
     /// Span exporter. Without it no spans are created.
@@ -276,7 +279,7 @@ async fn assemble(
     (profile, demo): (Profile, bool),
     parts: Parts,
 ) -> Result<Arc<App>, CliError> {
-    let Parts { store, keys, vault, egress, base, mut metrics, tracing } = parts;
+    let Parts { store, keys, vault, egress, base, user_login, mut metrics, tracing } = parts;
     // With a shared store, the engine synchronizes this clock before its first use.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
     let mailer = MailSender::new(&config.smtp, base, store.clone(), vault.clone(), clock.clone())?;
@@ -307,6 +310,7 @@ async fn assemble(
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
         public_url: config.server.public_base().map(str::to_owned),
+        user_login,
         demo,
     };
     Ok(App::new(engine, keys, Sessions::new(vault), rules, metrics))

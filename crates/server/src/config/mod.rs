@@ -15,6 +15,7 @@ mod limits;
 mod load;
 mod node;
 mod notifications;
+mod oidc;
 mod policies;
 mod redis;
 mod secret;
@@ -54,6 +55,7 @@ pub use host_port::HostPort;
 pub use limits::{ApiRate, ClusterRate, Limits, TenantLimits, WebhookRate};
 pub use load::{ConfigError, Overrides, load};
 pub use notifications::Notifications;
+pub use oidc::Oidc;
 pub use redis::{Redis, RedisUrl};
 pub use secret::SecretSetting;
 pub use secret_files::ExposedFile;
@@ -103,6 +105,8 @@ section! {
         pub redis: Redis,
         /// Authentication.
         pub auth: Auth,
+        /// The identity provider that users log in with.
+        pub oidc: Oidc,
         /// The master key that secrets are encrypted with.
         pub secrets: Secrets,
         /// The audit log.
@@ -160,6 +164,7 @@ impl Config {
             cluster: Cluster { lease: HumanDuration::secs(engine.lease.as_secs()) },
             redis: Redis::default(),
             auth: Auth::default(),
+            oidc: Oidc::default(),
             secrets: Secrets::default(),
             audit: Audit { retention: HumanDuration::secs(365 * 24 * 3600) },
             egress: Egress::defaults(profile == Profile::Dev),
@@ -269,6 +274,7 @@ impl Config {
         self.breaker_policy()?;
         self.limits.validate()?;
         self.tracing.validate()?;
+        self.oidc.validate(profile, self.server.public_base())?;
         self.validate_pools()?;
         let counts = [
             ("delivery.max_in_flight", self.delivery.max_in_flight),

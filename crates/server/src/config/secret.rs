@@ -40,6 +40,11 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
         let key = read_file("auth.admin_key_file", path)?;
         auth.admin_key = Some(SecretSetting::new(key.trim()));
     }
+    let oidc = &mut config.oidc;
+    if let (None, Some(path)) = (&oidc.client_secret, &oidc.client_secret_file) {
+        let secret = read_file("oidc.client_secret_file", path)?;
+        oidc.client_secret = Some(SecretSetting::new(secret.trim()));
+    }
     let archive = &mut config.archive;
     if let (None, Some(path)) = (&archive.secret_access_key, &archive.secret_access_key_file) {
         let secret = read_file("archive.secret_access_key_file", path)?;

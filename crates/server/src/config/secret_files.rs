@@ -61,9 +61,10 @@ impl Config {
 
     /// Returns the configured secret files, each with the setting that names it.
     fn secret_files(&self) -> Vec<(&'static str, &Path)> {
-        let Self { auth, archive, database, redis, amqp, tracing, smtp, secrets, server, .. } = self;
+        let Self { auth, oidc, archive, database, redis, amqp, tracing, smtp, secrets, server, .. } = self;
         let named = [
             ("auth.admin_key_file", &auth.admin_key_file),
+            ("oidc.client_secret_file", &oidc.client_secret_file),
             ("archive.secret_access_key_file", &archive.secret_access_key_file),
             ("database.password_file", &database.password_file),
             ("redis.password_file", &redis.password_file),

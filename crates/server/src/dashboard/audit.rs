@@ -15,7 +15,7 @@ use crate::api::{AppState, AuditQuery};
 /// Rows on one page.
 const PAGE_SIZE: u32 = 25;
 /// Action prefixes that the filter offers, with their labels.
-const OBJECT_KINDS: [(&str, &str); 9] = [
+const OBJECT_KINDS: [(&str, &str); 10] = [
     ("webhook.", "webhooks"),
     ("event_type.", "event types"),
     ("delivery.", "deliveries"),
@@ -24,6 +24,7 @@ const OBJECT_KINDS: [(&str, &str); 9] = [
     ("tenant.", "tenants"),
     ("api_key.", "API keys"),
     ("portal_session.", "portal sessions"),
+    ("user.", "users"),
     ("master_key.", "the master key"),
 ];
 

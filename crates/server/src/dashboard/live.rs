@@ -21,7 +21,6 @@ use axum::{
 use futures_util::stream;
 use http_body_util::{BodyExt, Limited};
 use parking_lot::Mutex;
-use redrive_core::KeyId;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tower_service::Service;
@@ -29,7 +28,7 @@ use tower_service::Service;
 use super::{page::PageError, viewer::Viewer};
 use crate::{
     api::AppState,
-    app::{AppError, ErrorCode},
+    app::{AppError, ErrorCode, auth::Role},
 };
 
 /// Interval at which a page is rendered to find changes.
@@ -40,16 +39,18 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of live pages on this node.
 const MAX_PAGES: usize = 500;
-/// Maximum number of different live pages per key, so that one key cannot use up all of them.
-const MAX_PAGES_PER_KEY: usize = 50;
+/// Maximum number of different live pages per holder, so that one holder cannot use up all of them.
+const MAX_PAGES_PER_HOLDER: usize = 50;
 /// Maximum size of a page.
 const MAX_PAGE_BYTES: usize = 2 << 20;
 /// Markers around the part of a page that is sent again.
 const BEGINS: &str = "<!--live-->";
 const ENDS: &str = "<!--/live-->";
 
-/// Identity of a live page: the viewer's key and the URI.
-type PageKey = (Option<KeyId>, Uri);
+/// Holder of a session: the hash of the key or user, and the role, which a user's next login may change.
+type Holder = ([u8; 32], Role);
+/// Identity of a live page: who views it, and the URI.
+type PageKey = (Holder, Uri);
 /// Result of rendering a page.
 #[derive(Clone, Debug, PartialEq)]
 enum Rendered {
@@ -81,13 +82,13 @@ impl Live {
     /// Subscribes to a page, starting its renderer if needed. Returns `None` if too many pages are live already.
     fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
-        let page_key = (viewer.by.key, uri);
+        let page_key = ((viewer.session.stored.key_hash, viewer.by.role.clone()), uri);
         if let Some(known) = watched.get(&page_key).and_then(Weak::upgrade) {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        let count_of_key = watched.keys().filter(|(key, _)| *key == page_key.0).count();
-        if watched.len() >= MAX_PAGES || count_of_key >= MAX_PAGES_PER_KEY {
+        let count = watched.keys().filter(|(holder, _)| *holder == page_key.0).count();
+        if watched.len() >= MAX_PAGES || count >= MAX_PAGES_PER_HOLDER {
             return None;
         }
         let (sender, receiver) = watch::channel(Rendered::Nothing);

@@ -1,4 +1,4 @@
-//! Login and logout: with an API key, or with the link of a portal session.
+//! Login with an API key or with the link of a portal session, the login page, and logout.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
 };
-use redrive_core::Time;
+use redrive_core::{TenantId, Time};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -17,6 +17,7 @@ use super::{
     form::Form,
     format,
     page::{Html, PageContext, PageError},
+    user_login,
     viewer::{Viewer, home_url},
 };
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
         App, AppError, Caller, ErrorCode,
         auth::Role,
         session::{self, SESSION_LIFETIME, Session, is_token_of, may_replace_unasked},
+        user_login::VerifiedUser,
     },
     problem::Problem,
     request::{client_address, cookie},
@@ -39,8 +41,24 @@ struct LoginPage<'a> {
     next: &'a str,
     /// Error of the previous login attempt.
     error: Option<&'a str>,
+    /// Login with the identity provider. `None` if only keys log in.
+    provider: Option<ProviderButton>,
     /// Holder of this browser's current session.
     current: Option<Holder>,
+}
+
+/// Link to the login with the identity provider.
+struct ProviderButton {
+    display_name: String,
+    url: String,
+}
+
+impl ProviderButton {
+    fn new(app: &App, next: &str) -> Option<Self> {
+        let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
+        let display_name = app.identity_provider()?.display_name().to_owned();
+        Some(Self { display_name, url: format!("{}?next={next}", app.login_url()?) })
+    }
 }
 
 /// Page that asks for confirmation before the session of another key is replaced.
@@ -50,7 +68,7 @@ struct ReplacePage<'a> {
     current: Holder,
     offered: Holder,
     since: Time,
-    /// The offered key, encrypted.
+    /// The offered key or user, encrypted.
     offer: String,
     /// Token of the current session; proves that the confirmation came from this page.
     token: String,
@@ -70,6 +88,8 @@ impl Holder {
     fn from_caller(caller: &Caller) -> Self {
         let what = match &caller.role {
             Role::Admin => "an administrator of all tenants".to_owned(),
+            Role::Operator => "an operator of all tenants".to_owned(),
+            Role::Viewer => "a viewer of all tenants".to_owned(),
             Role::Tenant { tenant_id, .. } if caller.session => {
                 format!("a portal session of the tenant {tenant_id}")
             }
@@ -83,12 +103,12 @@ impl Holder {
 #[derive(Default, Deserialize)]
 pub(super) struct Next {
     #[serde(default)]
-    next: String,
+    pub(super) next: String,
 }
 
 /// Returns the page if it is a dashboard path with characters that a header may have, or else an empty string, so
 /// that the author of a link cannot redirect a visitor to another site.
-fn safe_path(next: &str) -> &str {
+pub(super) fn safe_path(next: &str) -> &str {
     let is_ours = next.starts_with("/dashboard/") && !next.contains("//") && !next.contains('\\');
     if is_ours && next.bytes().all(|byte| byte.is_ascii_graphic()) { next } else { "" }
 }
@@ -103,16 +123,18 @@ pub(super) async fn page(
     // The login page is shown even if the store is unavailable.
     let current = current_session(&app, &headers, &extensions).await.ok().flatten();
     let current = current.map(|(session, _)| Holder::from_caller(&session.caller));
-    Html::render(&LoginPage { portal: false, next: safe_path(&query.next), error: None, current })
+    let next = safe_path(&query.next);
+    let provider = ProviderButton::new(&app, next);
+    Html::render(&LoginPage { portal: false, next, error: None, provider, current })
 }
 
 /// Renders the page for portal links: a script reads the token from the fragment, which is not sent to servers.
 pub(super) async fn portal() -> PageResult {
-    Html::render(&LoginPage { portal: true, next: "", error: None, current: None })
+    Html::render(&LoginPage { portal: true, next: "", error: None, provider: None, current: None })
 }
 
 /// Returns the live session of this browser and its cookie.
-async fn current_session<'a>(
+pub(super) async fn current_session<'a>(
     app: &App,
     headers: &'a HeaderMap,
     extensions: &Extensions,
@@ -127,7 +149,7 @@ async fn current_session<'a>(
 pub(super) struct Login {
     #[serde(default)]
     key: String,
-    /// The encrypted key from the confirmation page.
+    /// The encrypted key or user from the confirmation page.
     #[serde(default)]
     offer: String,
     /// The session token from the confirmation page.
@@ -154,6 +176,9 @@ pub(super) async fn log_in(
     headers: HeaderMap,
     Form(login): Form<Login>,
 ) -> Result<Response, PageError> {
+    if let Some(user) = app.offered_user(&login.offer) {
+        return replace_by_user(&app, &extensions, &headers, &login, user).await;
+    }
     let from = client_address(&extensions);
     let key = login.key(&app);
     let Some((caller, key_hash)) = app.holder(&key, from) else { return reject_login(&app, &login, from) };
@@ -162,7 +187,7 @@ pub(super) async fn log_in(
     if let Some((current, cookie)) = &current {
         let is_confirmed = is_token_of(&login.replace, cookie);
         if !is_confirmed && !may_replace_unasked(&current.caller, &caller) {
-            return ask_to_replace(&app, &login, &key, &caller, (current, cookie));
+            return ask_to_replace(app.offer(&key), login.portal, &login.next, &caller, (current, cookie));
         }
     }
     let value = app.begin_session(key_hash).await?;
@@ -173,9 +198,28 @@ pub(super) async fn log_in(
         "" => home_url(&caller),
         next => next.to_owned(),
     };
-    let cookie = cookie::begin(&value, SESSION_LIFETIME, cookie::is_secure(&extensions))
+    let cookie = cookie::SESSION
+        .begin(&value, SESSION_LIFETIME, cookie::is_secure(&extensions))
         .ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
+}
+
+/// Starts a session for a user who has confirmed that it replaces the current one.
+async fn replace_by_user(
+    app: &AppState,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+    login: &Login,
+    user: VerifiedUser,
+) -> Result<Response, PageError> {
+    let current = current_session(app, headers, extensions).await?;
+    if let Some((current, cookie)) = &current
+        && !is_token_of(&login.replace, cookie)
+    {
+        return ask_to_replace(login.offer.clone(), false, &login.next, &user.caller(), (current, cookie));
+    }
+    let current = current.map(|(session, _)| session);
+    user_login::start_session(app, extensions, user, current.as_ref(), &login.next).await
 }
 
 /// Rejects an invalid key, with 429 if too many logins from the address have failed. A valid key is never rejected
@@ -185,6 +229,7 @@ fn reject_login(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Respon
         portal: login.portal,
         next: safe_path(&login.next),
         error: Some(error),
+        provider: ProviderButton::new(app, safe_path(&login.next)).filter(|_| !login.portal),
         current: None,
     };
     let Some(seconds) = app.failed_logins().count(from) else {
@@ -203,7 +248,7 @@ fn reject_login(app: &App, login: &Login, from: Option<IpAddr>) -> Result<Respon
 /// Applies the rate limit of the key, which logins share with API calls and pages.
 async fn check_rate_limit(app: &App, caller: &Caller) -> Result<(), PageError> {
     let Some(throttle) = app.throttle() else { return Ok(()) };
-    match throttle.acquire(app.engine(), caller.key).await.retry_after {
+    match throttle.acquire(app.engine(), caller.rate_limit_id()).await.retry_after {
         None => Ok(()),
         Some(seconds) => {
             let detail = format!("this key is used too often; log in again in {seconds} s");
@@ -212,10 +257,10 @@ async fn check_rate_limit(app: &App, caller: &Caller) -> Result<(), PageError> {
     }
 }
 
-fn ask_to_replace(
-    app: &App,
-    login: &Login,
-    key: &str,
+pub(super) fn ask_to_replace(
+    offer: String,
+    portal: bool,
+    next: &str,
     caller: &Caller,
     (current, cookie): (&Session, &str),
 ) -> Result<Response, PageError> {
@@ -223,10 +268,10 @@ fn ask_to_replace(
         current: Holder::from_caller(&current.caller),
         offered: Holder::from_caller(caller),
         since: current.stored.created_at,
-        offer: app.offer(key),
+        offer,
         token: session::token(cookie),
-        portal: login.portal,
-        next: safe_path(&login.next),
+        portal,
+        next: safe_path(next),
     };
     Ok((StatusCode::CONFLICT, Html::render(&page)?).into_response())
 }
@@ -260,7 +305,7 @@ pub(super) async fn log_out(
         Some(session) => app.end_session(&session).await?,
         None => {}
     }
-    let cookie = cookie::end(secure).ok_or_else(Problem::internal)?;
+    let cookie = cookie::SESSION.end(secure).ok_or_else(Problem::internal)?;
     let next = if logout.portal { "/portal" } else { "/dashboard/login" };
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(next)).into_response())
 }
@@ -270,22 +315,22 @@ pub(super) async fn log_out(
 struct SessionPage {
     layout: PageContext,
     holder: Holder,
+    /// Whether the session is that of a user, not of a key.
+    is_user: bool,
     since: Time,
     ends: Time,
-    /// Number of sessions of the key, including this one.
+    /// Number of sessions of the key or user, including this one.
     count: usize,
 }
 
 /// Renders the current session, with buttons to end it or all sessions of its key.
 pub(super) async fn show(State(app): State<AppState>, viewer: Viewer) -> PageResult {
-    let tenant = match &viewer.by.role {
-        Role::Admin => "default",
-        Role::Tenant { tenant_id, .. } => tenant_id.as_str(),
-    };
+    let tenant = viewer.by.role.tenant_id().map_or(TenantId::DEFAULT, TenantId::as_str);
     let count = app.sessions_of_key(&viewer.session).await?.len();
     let page = SessionPage {
         layout: PageContext::new(&viewer, tenant, "session"),
         holder: Holder::from_caller(&viewer.by),
+        is_user: viewer.by.user.is_some(),
         since: viewer.session.stored.created_at,
         ends: viewer.session.stored.expires_at,
         count,

@@ -28,6 +28,7 @@ mod settings;
 mod tenants;
 mod unsubscribe;
 pub(crate) mod untrusted;
+mod user_login;
 mod viewer;
 mod webhook_names;
 mod webhooks;
@@ -44,7 +45,7 @@ use self::{
     page::{Html, PageError},
     viewer::{Viewer, home_url},
 };
-use crate::api::AppState;
+use crate::{api::AppState, app::user_login::CALLBACK_PATH};
 
 /// Returns the routes of all pages.
 pub fn router(app: AppState) -> Router {
@@ -79,6 +80,8 @@ pub fn router(app: AppState) -> Router {
         .route("/", get(async || Redirect::to("/dashboard")))
         .route("/dashboard", get(home))
         .route("/dashboard/login", get(login::page).post(login::log_in))
+        .route("/dashboard/login/oidc", get(user_login::begin))
+        .route(CALLBACK_PATH, get(user_login::finish))
         .route("/dashboard/logout", post(login::log_out))
         .route("/dashboard/session", get(login::show))
         .route("/portal", get(login::portal))

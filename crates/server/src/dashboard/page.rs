@@ -26,8 +26,14 @@ pub(super) struct PageContext {
     pub(super) section: &'static str,
     /// Name of the viewer.
     pub(super) user_name: String,
-    /// Whether the viewer is an admin, who may view any tenant.
+    /// Role of a viewer who is a user of the identity provider. `None` for keys.
+    pub(super) user_role: Option<&'static str>,
+    /// Whether the viewer is an admin, who may change everything.
     pub(super) is_admin: bool,
+    /// Whether the viewer may view any tenant.
+    pub(super) may_view_all_tenants: bool,
+    /// Whether payloads may be erased.
+    pub(super) may_erase: bool,
     /// Whether the viewer has a portal session.
     pub(super) is_portal: bool,
     /// Whether webhooks may be created and changed.
@@ -57,7 +63,10 @@ impl PageContext {
             tenant: tenant.to_owned(),
             section,
             user_name: viewer.by.name.clone(),
+            user_role: viewer.by.user.as_ref().and_then(|_| viewer.by.role.user_role_name()),
             is_admin: viewer.is_admin(),
+            may_view_all_tenants: viewer.may_view_all_tenants(),
+            may_erase: viewer.by.require_erasure().is_ok(),
             is_portal: viewer.by.session,
             may_manage: viewer.may_change(Capability::ManageEndpoints),
             may_resend: viewer.may_change(Capability::Resend),

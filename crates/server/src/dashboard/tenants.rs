@@ -8,7 +8,7 @@ use redrive_store::Tenant;
 use super::{
     PageResult, format,
     page::{FormQuery, Html, PageContext},
-    viewer::AdminViewer,
+    viewer::{AdminViewer, AllTenantsViewer},
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
@@ -37,7 +37,7 @@ impl ListPage {
 /// Renders the list.
 pub(super) async fn list(
     State(app): State<AppState>,
-    admin: AdminViewer,
+    viewer: AllTenantsViewer,
     query: FormQuery<TenantsQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
@@ -46,7 +46,7 @@ pub(super) async fn list(
     let tenants = app.list_tenants(prefix.as_deref(), paging.request()?).await?;
     let page = paging.page(tenants, |tenant| tenant.id.clone(), |tenant| tenant);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { layout: admin.layout("tenants"), query, rows: page.data, next })
+    Html::render(&ListPage { layout: viewer.layout("tenants"), query, rows: page.data, next })
 }
 
 #[derive(Template)]

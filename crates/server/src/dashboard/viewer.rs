@@ -37,6 +37,11 @@ impl Viewer {
         self.by.role == Role::Admin
     }
 
+    /// Returns whether the viewer may view the data of every tenant.
+    pub(super) fn may_view_all_tenants(&self) -> bool {
+        self.by.may_view_all_tenants()
+    }
+
     /// Returns whether the viewer may make changes that require this capability of a portal session.
     pub(super) fn may_change(&self, capability: Capability) -> bool {
         self.by.require_scope(Scope::Manage).is_ok() && self.by.is_capable(capability)
@@ -50,10 +55,7 @@ impl Viewer {
 
 /// Returns the start page of a caller: the overview of its tenant.
 pub(super) fn home_url(caller: &Caller) -> String {
-    let tenant_id = match &caller.role {
-        Role::Admin => TenantId::default(),
-        Role::Tenant { tenant_id, .. } => tenant_id.clone(),
-    };
+    let tenant_id = caller.role.tenant_id().cloned().unwrap_or_default();
     format!("/dashboard/t/{tenant_id}")
 }
 
@@ -77,7 +79,8 @@ impl FromRequestParts<AppState> for Viewer {
         };
         // Pages and API calls share the rate limit of their key.
         if let Some(throttle) = app.throttle()
-            && let Some(seconds) = throttle.acquire(app.engine(), session.caller.key).await.retry_after
+            && let Some(seconds) =
+                throttle.acquire(app.engine(), session.caller.rate_limit_id()).await.retry_after
         {
             let detail = format!("too many pages were requested with this key; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, detail).into());
@@ -138,6 +141,26 @@ async fn path_param(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<O
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|_| AppError::NotFound("page"))?;
     Ok(params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
+}
+
+/// A viewer of all tenants, for pages that concern more than one.
+pub(super) struct AllTenantsViewer(Viewer);
+
+impl AllTenantsViewer {
+    /// Returns the layout's data for a page in this section. The menu links to the default tenant.
+    pub(super) fn layout(&self, section: &'static str) -> PageContext {
+        PageContext::new(&self.0, TenantId::DEFAULT, section)
+    }
+}
+
+impl FromRequestParts<AppState> for AllTenantsViewer {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
+        let viewer = Viewer::from_request_parts(parts, app).await?;
+        allowed(viewer.by.require_all_tenants())?;
+        Ok(Self(viewer))
+    }
 }
 
 /// A viewer that is an admin, for pages that concern all tenants.

@@ -1,5 +1,5 @@
-//! The session cookie, the only cookie there is. Over TLS its name begins with `__Host-`, so that browsers accept
-//! it only from this host and only over TLS.
+//! The cookies: that of the session, and that of a login in progress. Over TLS their names begin with `__Host-`, so that
+//! browsers accept them only from this host and only over TLS.
 
 use std::time::Duration;
 
@@ -7,42 +7,57 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 
 use super::Scheme;
 
-const NAME: &str = "redrive_session";
-const SECURE_NAME: &str = "__Host-redrive_session";
+/// Cookie of a session.
+pub(crate) const SESSION: Cookie = Cookie { name: "redrive_session", secure_name: "__Host-redrive_session" };
+/// Cookie of a login in progress with the identity provider.
+pub(crate) const LOGIN: Cookie = Cookie { name: "redrive_login", secure_name: "__Host-redrive_login" };
 
 /// Returns whether the browser connected over TLS, to this server or to a proxy in front of it.
 pub(crate) fn is_secure(extensions: &Extensions) -> bool {
     extensions.get::<Scheme>() == Some(&Scheme::Https)
 }
 
-/// Returns the session cookie of a request. Over TLS only the `__Host-` cookie counts, which no other host can
-/// set.
+/// Returns the session cookie of a request.
 pub(crate) fn session(headers: &HeaderMap, secure: bool) -> Option<&str> {
-    let named = |wanted: &str| {
-        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let mut cookies =
-            lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        cookies.find(|(name, _)| *name == wanted).map(|(_, value)| value)
-    };
-    named(SECURE_NAME).or_else(|| named(NAME).filter(|_| !secure))
+    SESSION.find(headers, secure)
 }
 
-/// Returns the header that sets the cookie. Scripts cannot read it, and other sites cannot send it with a change.
-pub(crate) fn begin(value: &str, lifetime: Duration, secure: bool) -> Option<HeaderValue> {
-    written(value, lifetime.as_secs(), secure)
+/// A cookie, by its names.
+pub(crate) struct Cookie {
+    name: &'static str,
+    /// Name over TLS.
+    secure_name: &'static str,
 }
 
-/// Returns the header that deletes the cookie.
-pub(crate) fn end(secure: bool) -> Option<HeaderValue> {
-    written("", 0, secure)
-}
+impl Cookie {
+    /// Returns the cookie of a request. Over TLS only the `__Host-` cookie counts, which no other host can set.
+    pub(crate) fn find<'a>(&self, headers: &'a HeaderMap, secure: bool) -> Option<&'a str> {
+        let named = |wanted: &str| {
+            let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+            let mut cookies =
+                lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+            cookies.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+        };
+        named(self.secure_name).or_else(|| named(self.name).filter(|_| !secure))
+    }
 
-fn written(value: &str, seconds: u64, secure: bool) -> Option<HeaderValue> {
-    let (name, secure) = if secure { (SECURE_NAME, "; Secure") } else { (NAME, "") };
-    HeaderValue::from_str(&format!(
-        "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
-    ))
-    .ok()
+    /// Returns the header that sets the cookie. Scripts cannot read it, and other sites cannot send it with a change.
+    pub(crate) fn begin(&self, value: &str, lifetime: Duration, secure: bool) -> Option<HeaderValue> {
+        self.written(value, lifetime.as_secs(), secure)
+    }
+
+    /// Returns the header that deletes the cookie.
+    pub(crate) fn end(&self, secure: bool) -> Option<HeaderValue> {
+        self.written("", 0, secure)
+    }
+
+    fn written(&self, value: &str, seconds: u64, secure: bool) -> Option<HeaderValue> {
+        let (name, secure) = if secure { (self.secure_name, "; Secure") } else { (self.name, "") };
+        HeaderValue::from_str(&format!(
+            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+        ))
+        .ok()
+    }
 }
 
 #[cfg(test)]
@@ -70,12 +85,12 @@ mod tests {
 
     #[test]
     fn cookie_is_http_only_and_same_site() {
-        let cookie = begin("abc", Duration::from_secs(43_200), true).unwrap();
+        let cookie = SESSION.begin("abc", Duration::from_secs(43_200), true).unwrap();
         assert_eq!(
             cookie,
             "__Host-redrive_session=abc; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
         );
-        let plain = end(false).unwrap();
+        let plain = SESSION.end(false).unwrap();
         assert_eq!(plain, "redrive_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
     }
 }

@@ -86,6 +86,7 @@ async fn start_fixture(store: Arc<dyn Store>, keep: Box<dyn Any>) -> Fixture {
         pools: Vec::new(),
         retry: RetryPolicy::default(),
         public_url: None,
+        user_login: None,
         demo: false,
         identity: Identity {
             node: "test".into(),

@@ -12,6 +12,7 @@ fn entry(harness: &Harness, time: i64, tenant_id: Option<&TenantId>, action: &st
         id: AuditId::new(at(time), &harness.next()),
         tenant_id: tenant_id.cloned(),
         actor: "deploy \u{1f511}".into(),
+        subject: Some("u-1 \u{1f511}".into()),
         key: Some(KeyId::new(at(0), &harness.next())),
         address: Some("2001:db8::1".parse().unwrap()),
         action: action.into(),

@@ -2,21 +2,34 @@
 
 use std::sync::Arc;
 
-use redrive_core::{KeyId, TenantId};
+use redrive_core::{KeyId, TenantId, tenancy::user_role::UserRole};
 
 use super::{Harness, at};
-use crate::{ApiKey, BrowserSession, Tenant};
+use crate::{ApiKey, BrowserSession, SessionUser, Tenant};
 
 const KEY: [u8; 32] = [1; 32];
 const OTHER_KEY: [u8; 32] = [2; 32];
 
 /// Returns a session of a key that starts at `second` and lasts 100 s.
 fn session(number: u8, key_hash: [u8; 32], second: i64) -> BrowserSession {
-    BrowserSession { id: [number; 32], key_hash, created_at: at(second), expires_at: at(second + 100) }
+    let (created_at, expires_at) = (at(second), at(second + 100));
+    BrowserSession { id: [number; 32], key_hash, user: None, created_at, expires_at }
+}
+
+/// Returns a session of a user, started by the login with this hash.
+fn user_session(number: u8, login: u8, role: UserRole) -> BrowserSession {
+    let user = SessionUser {
+        issuer: "https://id.example.com/realms/a".into(),
+        subject: "u-1".into(),
+        name: "Jane \u{1f511}".into(),
+        role,
+        login_hash: [login; 32],
+    };
+    BrowserSession { user: Some(user), ..session(number, KEY, i64::from(number)) }
 }
 
 async fn create(harness: &Harness, session: &BrowserSession, max_per_key: usize) {
-    harness.store().create_browser_session(session.clone(), max_per_key).await.unwrap();
+    assert!(harness.store().create_browser_session(session.clone(), max_per_key).await.unwrap());
 }
 
 async fn find(harness: &Harness, number: u8) -> Option<BrowserSession> {
@@ -52,6 +65,35 @@ pub async fn session_is_found_until_it_is_deleted(harness: &mut Arc<Harness>) {
     assert!(!harness.store().delete_browser_session([1; 32]).await.unwrap());
     assert_eq!(find(harness, 1).await, None);
     assert!(find(harness, 2).await.is_some(), "another session is not changed");
+}
+
+pub async fn session_of_a_user_is_returned_unchanged(harness: &mut Arc<Harness>) {
+    let sessions = [
+        user_session(1, 1, UserRole::Viewer),
+        user_session(2, 2, UserRole::Operator),
+        user_session(3, 3, UserRole::Admin),
+    ];
+    for session in &sessions {
+        create(harness, session, 10).await;
+    }
+    Harness::reopen(harness).await;
+    for session in &sessions {
+        assert_eq!(find(harness, session.id[0]).await.as_ref(), Some(session));
+    }
+    let mut newest_first = sessions.to_vec();
+    newest_first.reverse();
+    assert_eq!(harness.store().browser_sessions_of_key(KEY, at(50)).await.unwrap(), newest_first);
+}
+
+pub async fn login_of_a_user_starts_one_session(harness: &Arc<Harness>) {
+    create(harness, &user_session(1, 1, UserRole::Admin), 2).await;
+    create(harness, &session(2, KEY, 2), 2).await;
+    let again = user_session(3, 1, UserRole::Admin);
+    assert!(!harness.store().create_browser_session(again, 2).await.unwrap());
+    assert!(find(harness, 3).await.is_none());
+    assert!(find(harness, 1).await.is_some() && find(harness, 2).await.is_some(), "nothing is evicted");
+    create(harness, &user_session(3, 2, UserRole::Admin), 2).await;
+    assert!(find(harness, 1).await.is_none(), "users have the limit of keys");
 }
 
 pub async fn session_beyond_the_limit_evicts_the_oldest_of_its_key(harness: &Arc<Harness>) {

@@ -385,6 +385,8 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, browser_sessions:
             session_is_found_until_it_is_deleted,
+            session_of_a_user_is_returned_unchanged,
+            login_of_a_user_starts_one_session,
             session_beyond_the_limit_evicts_the_oldest_of_its_key,
             sessions_of_a_key_are_deleted_together,
             revoked_key_ends_its_sessions,

@@ -434,6 +434,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
             text("result"),
             text("before"),
             text("after"),
+            text("subject"),
         ],
     ),
     TableCopy::new(

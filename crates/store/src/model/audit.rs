@@ -13,7 +13,9 @@ pub struct AuditEntry {
     pub tenant_id: Option<TenantId>,
     /// Name of the actor.
     pub actor: String,
-    /// API key of the actor; `None` for the configured admin key or Redrive itself.
+    /// Subject of the actor at the identity provider; `None` if the actor is no user.
+    pub subject: Option<String>,
+    /// API key of the actor; `None` for users, the configured admin key and Redrive itself.
     pub key: Option<KeyId>,
     /// Client address; `None` if there is none.
     pub address: Option<IpAddr>,

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{Audit, AuditEnd, AuditEntry, AuditFilter, PageRequest, StoreFuture};
 
-const INSERT_ENTRY: &str = "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
-     VALUES ($1, $2, $3, $4, $5, $6, $7)";
+const INSERT_ENTRY: &str =
+    "INSERT INTO audit (id, tenant_id, actor, subject, key_id, address, action, object)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 const UPDATE_RESULT: &str =
     "UPDATE audit SET result = $2, object = coalesce($3, object), before = $4, after = $5
      WHERE id = $1 AND result IS NULL";
@@ -24,8 +25,8 @@ impl Audit for Postgres {
             let (id, key) = (Col(entry.id), entry.key.map(Col));
             let tenant = entry.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             let address = entry.address.map(|address| address.to_string());
-            let values: [&(dyn ToSql + Sync); 7] =
-                [&id, &tenant, &entry.actor, &key, &address, &entry.action, &entry.object];
+            let values: [&(dyn ToSql + Sync); 8] =
+                [&id, &tenant, &entry.actor, &entry.subject, &key, &address, &entry.action, &entry.object];
             let values = &values;
             self.administer(|tx| async move { tx.execute(INSERT_ENTRY, values).await.map(drop) }).await
         })
@@ -54,7 +55,8 @@ impl Audit for Postgres {
             let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
             let listed = format!(
-                "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after FROM audit
+                "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after, subject
+                 FROM audit
                  WHERE id < $1 AND id >= $2 AND ($3::text IS NULL OR starts_with(action, $3))
                      AND ($4::text IS NULL OR object = $4) AND {} ORDER BY id DESC LIMIT $6 OFFSET $7",
                 if tenant.is_some() { "tenant_id = $5" } else { "$5::text IS NULL" }
@@ -88,6 +90,7 @@ fn read_entry(row: &Row) -> Result<AuditEntry, Failure> {
         id: get(row, 0)?,
         tenant_id: get_opt(row, 1)?,
         actor: plain(row, 2)?,
+        subject: plain(row, 10)?,
         key: get_opt(row, 3)?,
         address: plain::<Option<String>>(row, 4)?.and_then(|address| address.parse().ok()),
         action: plain(row, 5)?,

@@ -1,24 +1,27 @@
 //! Stores browser sessions, which are identified by a cookie.
 
 use redrive_core::{KeyId, TenantId, Time};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, hash},
+    convert::{Col, get, get_opt, hash, plain},
     session::{Failure, Session, Tx},
 };
-use crate::{BrowserSession, BrowserSessions, StoreFuture};
+use crate::{BrowserSession, BrowserSessions, SessionUser, StoreFuture};
+
+/// Columns that `read` expects.
+const COLUMNS: &str = "id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash";
 
 impl BrowserSessions for Postgres {
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()> {
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, bool> {
         Box::pin(async move { self.administer(|tx| create(tx, &session, max_per_key)).await })
     }
 
     fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>> {
         Box::pin(async move {
-            let select = "SELECT id, key_hash, created_at, expires_at FROM browser_sessions WHERE id = $1";
-            let id = &id;
+            let select = format!("SELECT {COLUMNS} FROM browser_sessions WHERE id = $1");
+            let (id, select) = (&id, &select);
             self.read_for_user(|session| async move {
                 let row = session.query_opt(select, &[&&id[..]]).await?;
                 row.map(|row| read(&row)).transpose()
@@ -38,9 +41,11 @@ impl BrowserSessions for Postgres {
 
     fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>> {
         Box::pin(async move {
-            let select = "SELECT id, key_hash, created_at, expires_at FROM browser_sessions
-                          WHERE key_hash = $1 AND expires_at > $2 ORDER BY created_at DESC, id DESC";
-            let key_hash = &key_hash;
+            let select = format!(
+                "SELECT {COLUMNS} FROM browser_sessions
+                 WHERE key_hash = $1 AND expires_at > $2 ORDER BY created_at DESC, id DESC"
+            );
+            let (key_hash, select) = (&key_hash, &select);
             self.read_for_user(|session| async move {
                 let rows = session.query(select, &[&&key_hash[..], &Col(now)]).await?;
                 rows.iter().map(read).collect()
@@ -73,11 +78,31 @@ impl BrowserSessions for Postgres {
     }
 }
 
-async fn create(tx: Tx, session: &BrowserSession, max_per_key: usize) -> Result<(), Failure> {
-    let insert =
-        "INSERT INTO browser_sessions (id, key_hash, created_at, expires_at) VALUES ($1, $2, $3, $4)";
+async fn create(tx: Tx, session: &BrowserSession, max_per_key: usize) -> Result<bool, Failure> {
+    let insert = "INSERT INTO browser_sessions
+            (id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        ON CONFLICT (login_hash) WHERE login_hash IS NOT NULL DO NOTHING";
     let (created_at, expires_at) = (Col(session.created_at), Col(session.expires_at));
-    tx.execute(insert, &[&&session.id[..], &&session.key_hash[..], &created_at, &expires_at]).await?;
+    let user = session.user.as_ref();
+    let role = user.map(|user| Col(user.role));
+    let login_hash = user.map(|user| &user.login_hash[..]);
+    let (issuer, subject) = (user.map(|user| &user.issuer), user.map(|user| &user.subject));
+    let name = user.map(|user| &user.name);
+    let values: [&(dyn ToSql + Sync); 9] = [
+        &&session.id[..],
+        &&session.key_hash[..],
+        &created_at,
+        &expires_at,
+        &issuer,
+        &subject,
+        &name,
+        &role,
+        &login_hash,
+    ];
+    if tx.execute(insert, &values).await? == 0 {
+        return Ok(false);
+    }
     // The new session is kept even if this node's clock is behind. Rows that another transaction is deleting are
     // skipped.
     let evict = "DELETE FROM browser_sessions WHERE id = ANY(ARRAY(
@@ -85,7 +110,7 @@ async fn create(tx: Tx, session: &BrowserSession, max_per_key: usize) -> Result<
         ORDER BY created_at DESC, id DESC OFFSET $3 FOR UPDATE SKIP LOCKED))";
     let remaining = max_per_key.saturating_sub(1) as i64;
     tx.execute(evict, &[&&session.key_hash[..], &&session.id[..], &remaining]).await?;
-    Ok(())
+    Ok(true)
 }
 
 /// Deletes the sessions that were started with one API key.
@@ -105,9 +130,20 @@ pub(super) async fn delete_of_tenant(tx: &Session, tenant_id: &TenantId) -> Resu
 }
 
 fn read(row: &Row) -> Result<BrowserSession, Failure> {
+    let user = match get_opt(row, 7)? {
+        None => None,
+        Some(role) => Some(SessionUser {
+            issuer: plain(row, 4)?,
+            subject: plain(row, 5)?,
+            name: plain(row, 6)?,
+            role,
+            login_hash: hash(row, 8)?,
+        }),
+    };
     Ok(BrowserSession {
         id: hash(row, 0)?,
         key_hash: hash(row, 1)?,
+        user,
         created_at: get(row, 2)?,
         expires_at: get(row, 3)?,
     })

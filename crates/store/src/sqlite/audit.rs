@@ -14,13 +14,14 @@ impl Audit for Sqlite {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
-                    "INSERT INTO audit (id, tenant_id, actor, key_id, address, action, object)
-                     VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO audit (id, tenant_id, actor, subject, key_id, address, action, object)
+                     VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 )?
                 .execute((
                     Col(entry.id),
                     entry.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str()),
                     entry.actor,
+                    entry.subject,
                     entry.key.map(Col),
                     entry.address.map(|address| address.to_string()),
                     entry.action,
@@ -55,7 +56,8 @@ impl Audit for Sqlite {
             let tenant = filter.tenant_id.as_ref().map(|tenant_id| tenant_id.as_str());
             connection
                 .prepare_cached(&format!(
-                    "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after FROM audit
+                    "SELECT id, tenant_id, actor, key_id, address, action, object, result, before, after, subject
+                     FROM audit
                      WHERE id < ?1 AND id >= ?2 AND (?3 IS NULL OR substr(action, 1, length(?3)) = ?3)
                          AND (?4 IS NULL OR object = ?4) AND {} ORDER BY id DESC LIMIT ?6 OFFSET ?7",
                     if tenant.is_some() { "tenant_id = ?5" } else { "?5 IS NULL" }
@@ -86,6 +88,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
         id: get(row, 0)?,
         tenant_id: get_opt(row, 1)?,
         actor: row.get(2)?,
+        subject: row.get(10)?,
         key: get_opt(row, 3)?,
         address: row.get::<_, Option<String>>(4)?.and_then(|address| address.parse().ok()),
         action: row.get(5)?,

@@ -1,21 +1,41 @@
 //! Stores browser sessions, which are identified by a cookie.
 
 use redrive_core::Time;
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{OptionalExtension, Row, params};
 
 use super::{
     Sqlite,
-    convert::{Col, get},
+    convert::{Col, get, get_opt},
 };
-use crate::{BrowserSession, BrowserSessions, StoreFuture};
+use crate::{BrowserSession, BrowserSessions, SessionUser, StoreFuture};
+
+/// Columns that `read` expects.
+const COLUMNS: &str = "id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash";
 
 impl BrowserSessions for Sqlite {
-    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, ()> {
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
-            transaction.execute(
-                "INSERT INTO browser_sessions (id, key_hash, created_at, expires_at) VALUES (?, ?, ?, ?)",
-                (session.id, session.key_hash, Col(session.created_at), Col(session.expires_at)),
+            let user = session.user.as_ref();
+            let inserted = transaction.execute(
+                "INSERT INTO browser_sessions
+                     (id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+                 ON CONFLICT (login_hash) WHERE login_hash IS NOT NULL DO NOTHING",
+                params![
+                    session.id,
+                    session.key_hash,
+                    Col(session.created_at),
+                    Col(session.expires_at),
+                    user.map(|user| &user.issuer),
+                    user.map(|user| &user.subject),
+                    user.map(|user| &user.name),
+                    user.map(|user| Col(user.role)),
+                    user.map(|user| user.login_hash),
+                ],
             )?;
+            if inserted == 0 {
+                return Ok(false);
+            }
             // The new session is kept even if the clock was set back and all others are newer.
             transaction.execute(
                 "DELETE FROM browser_sessions WHERE id IN (
@@ -23,16 +43,14 @@ impl BrowserSessions for Sqlite {
                      ORDER BY created_at DESC, id DESC LIMIT -1 OFFSET ?3)",
                 (session.key_hash, session.id, max_per_key.saturating_sub(1) as i64),
             )?;
-            Ok(())
+            Ok(true)
         })
     }
 
     fn browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, Option<BrowserSession>> {
         self.read_for_user(move |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, key_hash, created_at, expires_at FROM browser_sessions WHERE id = ?",
-                )?
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM browser_sessions WHERE id = ?"))?
                 .query_row([id], read)
                 .optional()
         })
@@ -47,10 +65,10 @@ impl BrowserSessions for Sqlite {
     fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>> {
         self.read_for_user(move |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, key_hash, created_at, expires_at FROM browser_sessions
-                     WHERE key_hash = ? AND expires_at > ? ORDER BY created_at DESC, id DESC",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM browser_sessions
+                     WHERE key_hash = ? AND expires_at > ? ORDER BY created_at DESC, id DESC"
+                ))?
                 .query_map((key_hash, Col(now)), read)?
                 .collect()
         })
@@ -74,9 +92,20 @@ impl BrowserSessions for Sqlite {
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<BrowserSession> {
+    let user = match get_opt(row, 7)? {
+        None => None,
+        Some(role) => Some(SessionUser {
+            issuer: row.get(4)?,
+            subject: row.get(5)?,
+            name: row.get(6)?,
+            role,
+            login_hash: row.get(8)?,
+        }),
+    };
     Ok(BrowserSession {
         id: row.get(0)?,
         key_hash: row.get(1)?,
+        user,
         created_at: get(row, 2)?,
         expires_at: get(row, 3)?,
     })

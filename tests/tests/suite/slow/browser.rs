@@ -2,7 +2,7 @@
 //! name in `tests/browser/`.
 
 use redrive_testkit::Redrive;
-use redrive_tests::browser::play;
+use redrive_tests::{browser::play, oidc_provider::OidcProvider};
 
 async fn on_a_fresh_server(story: &str) {
     play(story, &mut Redrive::start().await).await;
@@ -16,6 +16,12 @@ async fn browser_faults_are_detected() {
 #[tokio::test]
 async fn login_and_logout_work() {
     on_a_fresh_server("login").await;
+}
+
+#[tokio::test]
+async fn user_logs_in_with_the_identity_provider_and_acts() {
+    let (_provider, mut redrive) = OidcProvider::start().await;
+    play("user_login", &mut redrive).await;
 }
 
 #[tokio::test]

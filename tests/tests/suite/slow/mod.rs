@@ -29,3 +29,4 @@ mod stalls;
 mod tenancy;
 mod tickets;
 mod traces;
+mod user_login;

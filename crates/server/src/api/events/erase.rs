@@ -10,7 +10,7 @@ use crate::{
     api::{
         AppState,
         extract::{Id, Json},
-        scope::{CanOperate, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+        scope::{CanErase, Scoped, ScopedBody, TenantQuery, tenant_parameter},
     },
     app::App,
     problem::{ChangeProblems, Problem},
@@ -28,7 +28,7 @@ use crate::{
 )]
 pub(super) async fn erase(
     State(app): State<AppState>,
-    Scoped { actor, tenant, path: Id(id), .. }: Scoped<CanOperate, Id<EventId>>,
+    Scoped { actor, tenant, path: Id(id), .. }: Scoped<CanErase, Id<EventId>>,
 ) -> Result<axum::Json<EventView>, Problem> {
     Ok(axum::Json(App::erase_event(&app, &actor, tenant.id, id).await?.into()))
 }
@@ -65,7 +65,7 @@ pub(super) struct ErasedView {
 )]
 pub(super) async fn erase_subject(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<CanOperate, (), Json<EraseInput>>,
+    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<CanErase, (), Json<EraseInput>>,
 ) -> Result<axum::Json<ErasedView>, Problem> {
     let done = App::erase_subject(&app, &actor, tenant.id, input.subject).await?;
     Ok(axum::Json(ErasedView { erased: done.erased, finished: done.finished }))

@@ -27,7 +27,7 @@ use super::{
     run::{self, Start},
 };
 use crate::{
-    app::{Actor, App, AppError, Caller, auth::Role},
+    app::{Actor, App, AppError, Caller},
     config::{Config, HostPort, Profile},
 };
 
@@ -146,12 +146,5 @@ fn tenant(name: &str) -> Result<TenantId, AppError> {
 
 /// Returns the actor for the audit log.
 fn actor() -> Actor {
-    let caller = Caller {
-        key: None,
-        name: "redrive demo".into(),
-        role: Role::Admin,
-        session: false,
-        expires_at: None,
-    };
-    Actor { caller: Arc::new(caller), address: None }
+    Actor { caller: Arc::new(Caller::unlimited("redrive demo")), address: None }
 }

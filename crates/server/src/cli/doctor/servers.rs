@@ -1,4 +1,4 @@
-//! Checks of the configured servers: the database, Redis, RabbitMQ and the SMTP server.
+//! Checks of the configured servers: the database, Redis, RabbitMQ, the SMTP server and the identity provider.
 
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use crate::{
     cli::run::no_admin_key,
     config::{Backend, Config, Profile},
     files::{check_folder, folder_of},
-    mail, store, vault,
+    mail,
+    oidc::IdentityProvider,
+    store, vault,
 };
 
 /// Time for RabbitMQ to close a connection that was only opened for a check.
@@ -43,6 +45,14 @@ pub(super) async fn check(
         let address = source.address().map_err(|invalid| CliError::message(invalid.to_string()))?;
         let broker = redrive_engine::amqp::Broker::new(address, &config.node);
         findings.push(check_broker(&broker, &format!("the source {}", source.name)).await);
+    }
+    if let Some(provider) = IdentityProvider::from_settings(&config.oidc)? {
+        findings.push(match provider.check().await {
+            Ok(()) => {
+                Finding::ok("oidc", format!("{} is reachable, and its keys can be read", provider.issuer()))
+            }
+            Err(error) => Finding::critical("oidc", format!("{error}; check oidc.issuer and oidc.ca_file")),
+        });
     }
     match mail::check_connection(&config.smtp).await {
         Ok(true) => findings

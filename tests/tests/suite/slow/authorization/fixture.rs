@@ -1,6 +1,6 @@
 //! Two tenants on a real server, each with objects of every kind.
 
-use redrive_testkit::{Api, ApiResponse, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, ApiResponse, IdentityProvider, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{delivery_of, entries, id, text, wait_for_status};
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ pub(crate) struct Fixture {
     pub(crate) redrive: Redrive,
     pub(crate) admin: Api,
     pub(crate) document: Document,
+    /// The provider that users log in with.
+    pub(crate) provider: IdentityProvider,
     receiver: Receiver,
 }
 
@@ -57,7 +59,10 @@ pub(crate) struct TenantObjects {
 
 impl Fixture {
     pub(crate) async fn start() -> Self {
-        let redrive = Redrive::start().await;
+        let provider = IdentityProvider::start().await;
+        let settings = provider.settings().into_iter();
+        let setup = settings.fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
+        let redrive = Redrive::start_with(setup).await;
         let admin = redrive.api();
         let document = Document::load(&admin).await;
         let receiver = Receiver::with(|arrival| match arrival.json()["data"]["fails"] == true {
@@ -65,7 +70,7 @@ impl Fixture {
             false => Reply::status(200),
         })
         .await;
-        Self { redrive, admin, document, receiver }
+        Self { redrive, admin, document, provider, receiver }
     }
 
     /// Creates a tenant with objects of every kind.
@@ -167,7 +172,7 @@ impl TenantObjects {
             _ => self.tenant,
         };
         let key = if path.starts_with("/v1/admin-keys") { &self.admin_key } else { &self.key };
-        let path = path.replace("{name}", &self.event_type);
+        let path = path.replace("{name}", &self.event_type).replace("{subject}", "nobody");
         let path = path.replace("{id}", id).replace("{delivery_id}", &self.dead).replace("{key_id}", key);
         assert!(!path.contains('{'), "add the placeholder of {path} to Things::fill");
         path
@@ -207,7 +212,10 @@ impl TenantObjects {
     }
 }
 
-/// Calls a route. `authorization` is the unmodified value of that header.
+/// Begins an `authorization` that is a session of a browser: its cookie and the token of its pages.
+pub(crate) const SESSION_PREFIX: &str = "session ";
+
+/// Calls a route. `authorization` is the unmodified value of that header, or a session.
 pub(crate) async fn call(
     api: &Api,
     row: &Row,
@@ -219,7 +227,12 @@ pub(crate) async fn call(
     if !body.is_empty() {
         headers.push(("content-type", "application/json"));
     }
-    headers.extend(authorization.map(|value| ("authorization", value)));
+    let session = authorization.and_then(|value| value.strip_prefix(SESSION_PREFIX)?.split_once(' '));
+    match (session, authorization) {
+        (Some((cookie, token)), _) => headers.extend([("cookie", cookie), ("x-redrive-token", token)]),
+        (None, Some(value)) => headers.push(("authorization", value)),
+        (None, None) => {}
+    }
     api.without_key().raw(row.method, path, &headers, body.to_owned()).await
 }
 

@@ -1,11 +1,11 @@
 //! The roles of callers, and the expected result for each.
 
 use redrive_core::Time;
-use redrive_tests::{id, millis, text};
+use redrive_tests::{id, millis, text, user_login::LoginBrowser};
 use serde_json::{Value, json};
 
 use super::{
-    fixture::{ACME, Fixture, GLOBEX},
+    fixture::{ACME, Fixture, GLOBEX, SESSION_PREFIX},
     table::{RequiredRole, Row},
 };
 
@@ -44,6 +44,12 @@ pub(crate) enum Role {
     PortalSecrets,
     /// An admin who acts for the tenant.
     AdminForOwner,
+    /// A user with the role viewer, on a page about the tenant.
+    ViewerUser,
+    /// A user with the role operator, on a page about the tenant.
+    OperatorUser,
+    /// A user with the role admin, on a page about the tenant.
+    AdminUser,
 }
 
 /// The expected result of a call.
@@ -61,7 +67,7 @@ pub(crate) enum Expectation {
 
 impl Role {
     /// All roles.
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 19] = [
         Self::Anonymous,
         Self::Malformed,
         Self::Revoked,
@@ -78,6 +84,9 @@ impl Role {
         Self::PortalResend,
         Self::PortalSecrets,
         Self::AdminForOwner,
+        Self::ViewerUser,
+        Self::OperatorUser,
+        Self::AdminUser,
     ];
 
     /// Returns the capabilities of a portal session of the tenant, or `None` for other roles.
@@ -94,9 +103,17 @@ impl Role {
 
     /// Returns the expected result for this role on a route that takes a tenant or does not.
     pub(crate) fn due(self, row: &Row, takes_tenant: bool) -> Expectation {
+        if let Some(allowed) = self.allows_user(row.need) {
+            return if allowed { Expectation::Allowed } else { Expectation::Refused(403) };
+        }
+        let need = match row.need {
+            RequiredRole::AllTenants => RequiredRole::Admin,
+            RequiredRole::Erase => RequiredRole::Operate,
+            need => need,
+        };
         let foreign = if row.names_an_object() { Expectation::Refused(404) } else { Expectation::Own };
         if let Some(capabilities) = self.capabilities() {
-            let needed = match row.need {
+            let needed = match need {
                 RequiredRole::Public => return Expectation::Own,
                 RequiredRole::Admin | RequiredRole::Publish | RequiredRole::Operate => {
                     return Expectation::Refused(403);
@@ -105,6 +122,7 @@ impl Role {
                 RequiredRole::Endpoints => "manage_endpoints",
                 RequiredRole::Resend => "resend",
                 RequiredRole::Secrets => "secrets",
+                RequiredRole::AllTenants | RequiredRole::Erase => unreachable!("replaced above"),
             };
             return if capabilities.contains(&needed) {
                 Expectation::Allowed
@@ -112,7 +130,7 @@ impl Role {
                 Expectation::Refused(403)
             };
         }
-        match (self, row.need) {
+        match (self, need) {
             (Self::AdminForOther | Self::AdminForOwner, RequiredRole::Public) => Expectation::NotAsked,
             (_, RequiredRole::Public) => Expectation::Own,
             (Self::Anonymous | Self::Malformed | Self::Revoked | Self::Expired, _) => {
@@ -139,11 +157,23 @@ impl Role {
         }
     }
 
+    /// Returns whether a user with this role may call routes that need this. Returns `None` for other roles, and for
+    /// public routes.
+    fn allows_user(self, need: RequiredRole) -> Option<bool> {
+        match (self, need) {
+            (_, RequiredRole::Public) => None,
+            (Self::ViewerUser, need) => Some(matches!(need, RequiredRole::Read | RequiredRole::AllTenants)),
+            (Self::OperatorUser, need) => Some(!matches!(need, RequiredRole::Admin | RequiredRole::Erase)),
+            (Self::AdminUser, _) => Some(true),
+            _ => None,
+        }
+    }
+
     /// Returns the tenant that this role names in its requests.
     pub(crate) fn names_tenant(self) -> Option<&'static str> {
         match self {
             Self::AdminForOther => Some(GLOBEX),
-            Self::AdminForOwner => Some(ACME),
+            Self::AdminForOwner | Self::ViewerUser | Self::OperatorUser | Self::AdminUser => Some(ACME),
             _ => None,
         }
     }
@@ -175,6 +205,9 @@ async fn authorizations(fixture: &Fixture, role: Role) -> Vec<Option<String>> {
         Role::Reader => scoped(ACME, json!(["read"])).await,
         Role::Manager => scoped(ACME, json!(["manage"])).await,
         Role::AdminForOther | Role::AdminForOwner => vec![Some(bearer(fixture.redrive.key()))],
+        Role::ViewerUser => vec![Some(user_session(fixture, "readers").await)],
+        Role::OperatorUser => vec![Some(user_session(fixture, "support").await)],
+        Role::AdminUser => vec![Some(user_session(fixture, "platform").await)],
         Role::Expired => vec![Some(bearer(&expired(fixture).await))],
         Role::OtherPortal => vec![Some(bearer(&portal_token(fixture, GLOBEX, None).await))],
         // A session created without capabilities has the default ones.
@@ -183,6 +216,14 @@ async fn authorizations(fixture: &Fixture, role: Role) -> Vec<Option<String>> {
             vec![Some(bearer(&portal_token(fixture, ACME, role.capabilities()).await))]
         }
     }
+}
+
+/// Logs a user of this group in, and returns the session with the token of its pages, for `call`.
+async fn user_session(fixture: &Fixture, group: &str) -> String {
+    fixture.provider.set_user(group, "Jane Doe", &[group]);
+    let browser = LoginBrowser::new(&fixture.redrive, "").logged_in().await;
+    let token = browser.token("/dashboard/session").await;
+    format!("{SESSION_PREFIX}{} {token}", browser.cookie)
 }
 
 fn bearer(key: &str) -> String {

@@ -22,15 +22,15 @@ use redrive_core::{
     },
     protection::breaker::{CircuitState, SavedCircuit},
     statistics::rollup::Rollup,
-    tenancy::TenantRules,
+    tenancy::{TenantRules, user_role::UserRole},
     webhook::{WebhookState, failures::FailingRule},
 };
 use redrive_store::{
     ApiKey, BrowserSession, Change, ClaimedDelivery, DisableWebhook, EmailReservation, EventType,
     FailingChange, IdempotencyReservation, InitialState, LaneCapacity, LaneKey, MinuteRollup, NewEvent,
     NewRound, Operation as BulkOperation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord,
-    PruneRequest, PublishResult, RecordResult, StoreError, Task, Tenant, TicketEntry, UpdateResult,
-    WebhookEffects,
+    PruneRequest, PublishResult, RecordResult, SessionUser, StoreError, Task, Tenant, TicketEntry,
+    UpdateResult, WebhookEffects,
     conformance::{FRESH, RETRY, at, closed, order},
 };
 use tokio::sync::oneshot;
@@ -652,13 +652,30 @@ async fn use_keys(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError
     node.store.revoke_key(Some(tenant_id), KeyId::from_bytes([9; 16]), at(NOW)).await.map(drop)
 }
 
+/// Returns the user of a login; `None` for every other number.
+fn session_user(login: u8) -> Option<SessionUser> {
+    login.is_multiple_of(2).then(|| SessionUser {
+        issuer: "https://id.example.com".into(),
+        subject: "u-1".into(),
+        name: "Jane".into(),
+        role: UserRole::Viewer,
+        login_hash: [login; 32],
+    })
+}
+
 /// Logs in and out with one key on all nodes.
 async fn use_sessions(node: &mut Node) -> Result<(), StoreError> {
     let key_hash = [7; 32];
     for _ in 0..3 {
         let id = [node.pick(200) as u8; 32];
-        let session = BrowserSession { id, key_hash, created_at: at(NOW), expires_at: at(NOW + 1) };
-        // Another node may have created one with the same id.
+        let session = BrowserSession {
+            id,
+            key_hash,
+            user: session_user(node.pick(100) as u8),
+            created_at: at(NOW),
+            expires_at: at(NOW + 1),
+        };
+        // Another node may have created one with the same id or login.
         drop(node.store.create_browser_session(session, 2).await);
     }
     node.store.prune_browser_sessions(at(NOW + 2), 2).await?;

@@ -157,7 +157,8 @@ async fn audit(harness: &Harness) {
     let entry = AuditEntry {
         id: AuditId::new(at(1), &harness.next()),
         tenant_id: Some(harness.tenant_id.clone()),
-        actor: "admin".into(),
+        actor: "Jane \u{1f511}".into(),
+        subject: Some("u-1".into()),
         key: None,
         address: Some("10.0.0.1".parse().unwrap()),
         action: "webhook.create".into(),
