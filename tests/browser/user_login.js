@@ -52,13 +52,13 @@ scenario(async (fixture) => {
   });
 
   await fixture.step("a viewer sees everything and nothing to change", async () => {
-    const webhook = await fixture.webhook("https://example.com/hook", { tenant_id: "acme" });
+    const webhook = await fixture.webhook("https://example.com/webhook", { tenant_id: "acme" });
     const { visitor, page } = await open();
     await logIn(page, "vera", "/dashboard/admin/tenants");
     await page.getByRole("link", { name: "Vera View · viewer" }).waitFor();
     await page.getByRole("link", { name: "acme" }).first().click();
     await page.getByRole("navigation", { name: "Main navigation" }).getByRole("link", { name: "Webhooks" }).click();
-    await page.getByText("https://example.com/hook").first().waitFor();
+    await page.getByText("https://example.com/webhook").first().waitFor();
     assert.equal(await page.getByRole("link", { name: "New webhook" }).count(), 0);
     await page.goto(`/dashboard/t/acme/webhooks/${webhook.id}`);
     await page.getByRole("heading").first().waitFor();

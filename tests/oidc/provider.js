@@ -20,6 +20,9 @@ const ACCOUNTS = {
 const FORM = `<!doctype html><html lang="en"><meta charset="utf-8"><title>Example ID</title><link rel="icon" href="data:,">
 <main><h1>Example ID</h1><form method="post"><label>Account <input name="account" autofocus></label> <button>Sign in</button></form></main></html>`;
 
+// Notices of the provider must not mix with the lines of this script.
+console.info = console.error;
+
 let handle = (request, response) => response.writeHead(503).end();
 let redirectUri;
 

@@ -288,7 +288,7 @@ async fn outage_of_the_provider_affects_only_new_logins() {
     let mut browser = LoginBrowser::new(&redrive, "");
     let form = format!("key={}&next=", redrive.key());
     assert_eq!(browser.send("POST", "/dashboard/login", &form).await.status, 303);
-    redrive.api().get("/readyz").await.expect(200);
+    assert_eq!(redrive.api().get("/readyz").await.status, 200);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use redrive_testkit::{Postgres, Protection, RabbitMq, Redis, Redrive, Setup, Smtp};
+use redrive_testkit::{Fault, IdentityProvider, Postgres, Protection, RabbitMq, Redis, Redrive, Setup, Smtp};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 
@@ -93,6 +93,26 @@ async fn embedded_store_is_examined_before_and_while_a_server_runs() {
         stdout(&low)
     );
     assert!(stdout(&low).contains("LimitNOFILE"), "{}", stdout(&low));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn identity_provider_is_contacted_and_its_name_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = IdentityProvider::start().await;
+    let mut environment = provider.settings();
+    environment.push(("REDRIVE_SERVER_PUBLIC_URL", "https://hooks.example.com".into()));
+    let good = doctor(folder.path(), &environment).await;
+    good.expect("oidc", "ok", "is reachable, and its keys can be read");
+    provider.set_fault(Fault::DiscoveryOfOtherIssuer);
+    let other = doctor(folder.path(), &environment).await;
+    other.expect("oidc", "critical", "it names itself \"https://other.example.com\"; set oidc.issuer to exactly this");
+    assert_eq!(other.code, Some(2), "{}", other.text);
+    drop(provider);
+    let down = doctor(folder.path(), &environment).await;
+    down.expect("oidc", "critical", "cannot be reached");
+    for found in [good, other, down] {
+        assert!(!found.text.contains("s3cr%t"), "{}", found.text);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -163,7 +163,7 @@ pub(crate) const TABLE: &[Row] = &[
         409,
     ),
     row("GET", "/v1/tenants", AllTenants, "", 200),
-    row("POST", "/v1/tenants", Admin, r#"{"id": "created-by-the-test"}"#, 201),
+    row("POST", "/v1/tenants", Admin, r#"{"id": "created-by-the-test-{unique}"}"#, 201),
     row("GET", "/v1/tenants/{id}", AllTenants, "", 200),
     row("PATCH", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
     row("GET", "/v1/tenants/{id}/api-keys", Admin, "", 200),
