@@ -115,13 +115,22 @@ fn bad_configurations() -> Vec<Bad> {
             "smtp.password_file: /nowhere/p cannot be read",
         ),
         file("[oidc]\nclient_id = \"redrive\"", "oidc.issuer: is required by oidc.client_id"),
-        file("[oidc]\nissuer = \"http://id.example.com\"\nclient_id = \"redrive\"", "oidc.issuer: must begin with https://"),
-        file("[oidc]\nissuer = \"https://id.example.com\"\nclient_id = \"redrive\"", "needs server.public_url"),
+        file(
+            "[oidc]\nissuer = \"http://id.example.com\"\nclient_id = \"redrive\"",
+            "oidc.issuer: must begin with https://",
+        ),
+        file(
+            "[oidc]\nissuer = \"https://id.example.com\"\nclient_id = \"redrive\"",
+            "needs server.public_url",
+        ),
         file(
             "server.public_url = \"https://hooks.example.com\"\n[oidc]\nissuer = \"https://id.example.com\"\nclient_id = \"redrive\"",
             "oidc.admin_groups: must name a group",
         ),
-        file("[oidc]\nclient_secret_file = \"/nowhere/oidc.secret\"", "oidc.client_secret_file: /nowhere/oidc.secret"),
+        file(
+            "[oidc]\nclient_secret_file = \"/nowhere/oidc.secret\"",
+            "oidc.client_secret_file: /nowhere/oidc.secret",
+        ),
         file("[oidc]\nca_file = \"/nowhere/ca.pem\"", "oidc.ca_file: /nowhere/ca.pem cannot be read"),
         file("[tracing]\notlp_endpoint = \"grpc://127.0.0.1:4317\"", "tracing.otlp_endpoint: "),
         file("[archive]\nurl = \"ftp://example.com/a\"", "archive.url: "),

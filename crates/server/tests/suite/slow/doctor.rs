@@ -105,7 +105,11 @@ async fn identity_provider_is_contacted_and_its_name_compared() {
     good.expect("oidc", "ok", "is reachable, and its keys can be read");
     provider.set_fault(Fault::DiscoveryOfOtherIssuer);
     let other = doctor(folder.path(), &environment).await;
-    other.expect("oidc", "critical", "it names itself \"https://other.example.com\"; set oidc.issuer to exactly this");
+    other.expect(
+        "oidc",
+        "critical",
+        "it names itself \"https://other.example.com\"; set oidc.issuer to exactly this",
+    );
     assert_eq!(other.code, Some(2), "{}", other.text);
     drop(provider);
     let down = doctor(folder.path(), &environment).await;
