@@ -87,21 +87,19 @@ impl Oidc {
 
     /// Returns the issuer with its URL, and the client id. Returns `None` if users cannot log in.
     pub(crate) fn provider(&self) -> Result<Option<(&str, Url, &str)>, ConfigError> {
-        let Some(issuer) = &self.issuer else {
-            return match &self.client_id {
-                None => Ok(None),
-                Some(_) => {
-                    refuse("issuer", "is required by oidc.client_id; set the issuer URL of the provider")
-                }
-            };
+        let (issuer, client_id) = match (&self.issuer, &self.client_id) {
+            (None, None) => return Ok(None),
+            (None, Some(_)) => return refuse("client_id", "needs oidc.issuer, the URL of the provider; set both"),
+            (Some(issuer), client_id) => (issuer, client_id.as_deref()),
         };
-        let Some(client_id) = self.client_id.as_deref().filter(|id| is_identifier(id)) else {
-            return refuse(
-                "client_id",
-                "is required by oidc.issuer: the identifier of Redrive at the provider",
-            );
+        let url = issuer_url(issuer)?;
+        let Some(client_id) = client_id else {
+            return refuse("issuer", "needs oidc.client_id, the identifier of Redrive at the provider; set both");
         };
-        Ok(Some((issuer, issuer_url(issuer)?, client_id)))
+        if !is_identifier(client_id) {
+            return refuse("client_id", "must be 1 to 256 characters without spaces");
+        }
+        Ok(Some((issuer, url, client_id)))
     }
 
     /// Returns the certificate authorities to trust in addition to the usual ones.
@@ -125,15 +123,18 @@ impl Oidc {
                 "needs server.public_url, to which the provider sends users back; set both",
             );
         }
-        let all_groups = [&self.viewer_groups, &self.operator_groups, &self.admin_groups];
-        if is_configured && all_groups.iter().all(|groups| groups.is_empty()) {
-            return refuse(
-                "admin_groups",
-                "must name a group, or no user may log in; set the groups of a role",
-            );
+        let all_groups = [
+            ("viewer_groups", &self.viewer_groups),
+            ("operator_groups", &self.operator_groups),
+            ("admin_groups", &self.admin_groups),
+        ];
+        if is_configured && all_groups.iter().all(|(_, groups)| groups.is_empty()) {
+            return refuse("admin_groups", "must name a group, or no user may log in; set the groups of a role");
         }
-        if all_groups.iter().any(|groups| groups.iter().any(String::is_empty)) {
-            return refuse("admin_groups", "and the groups of the other roles must not be empty texts");
+        for (setting, groups) in all_groups {
+            if groups.iter().any(String::is_empty) {
+                return refuse(setting, "must not contain an empty text");
+            }
         }
         if !self.scopes.iter().any(|scope| scope == "openid") {
             return refuse("scopes", "must contain \"openid\"");
@@ -220,12 +221,12 @@ mod tests {
         let without_public_url = check(&configured(), None).unwrap_err().to_string();
         assert!(without_public_url.contains("server.public_url"), "{without_public_url}");
         for (setting, oidc) in [
-            ("issuer", Oidc { issuer: None, ..configured() }),
-            ("client_id", Oidc { client_id: None, ..configured() }),
+            ("client_id", Oidc { issuer: None, ..configured() }),
+            ("issuer", Oidc { client_id: None, ..configured() }),
             ("client_id", Oidc { client_id: Some("a b".into()), ..configured() }),
             ("client_secret", Oidc { client_secret: Some(SecretSetting::new("")), ..configured() }),
             ("admin_groups", Oidc { admin_groups: Vec::new(), ..configured() }),
-            ("admin_groups", Oidc { viewer_groups: vec![String::new()], ..configured() }),
+            ("viewer_groups", Oidc { viewer_groups: vec![String::new()], ..configured() }),
             ("scopes", Oidc { scopes: vec!["profile".into()], ..configured() }),
             ("scopes", Oidc { scopes: vec!["openid".into(), "a b".into()], ..configured() }),
             ("groups_claim", Oidc { groups_claim: String::new(), ..configured() }),

@@ -40,7 +40,7 @@ struct Section<'a> {
 }
 
 /// Sections of the configuration file with their titles.
-const SECTIONS: [(&str, &str); 23] = [
+const SECTIONS: [(&str, &str); 24] = [
     ("", "This node"),
     ("server", "HTTP server"),
     ("database", "Store"),
@@ -48,6 +48,7 @@ const SECTIONS: [(&str, &str); 23] = [
     ("redis", "Redis"),
     ("amqp", "RabbitMQ"),
     ("auth", "Authentication"),
+    ("oidc", "Identity provider"),
     ("secrets", "Master key"),
     ("audit", "Audit log"),
     ("egress", "Egress rules"),

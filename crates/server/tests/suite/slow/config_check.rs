@@ -114,7 +114,7 @@ fn bad_configurations() -> Vec<Bad> {
             "[smtp]\nhost = \"smtp.example.com\"\nfrom = \"a@example.com\"\nusername = \"a\"\npassword_file = \"/nowhere/p\"",
             "smtp.password_file: /nowhere/p cannot be read",
         ),
-        file("[oidc]\nclient_id = \"redrive\"", "oidc.issuer: is required by oidc.client_id"),
+        file("[oidc]\nclient_id = \"redrive\"", "oidc.client_id: needs oidc.issuer"),
         file(
             "[oidc]\nissuer = \"http://id.example.com\"\nclient_id = \"redrive\"",
             "oidc.issuer: must begin with https://",
