@@ -127,7 +127,7 @@ impl From<AuditEntry> for AuditView {
 ///
 /// Contains every change. Entries are never changed, and are kept for `audit.retention`.
 #[utoipa::path(
-    get, path = "/v1/audit-log", tag = "tenants", params(AuditQuery),
+    get, path = "/v1/audit-log", operation_id = "listAuditEntries", tag = "tenants", params(AuditQuery),
     responses((status = 200, description = "Newest first", body = Page<AuditView>), ReadProblems),
 )]
 async fn list(

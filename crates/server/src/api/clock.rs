@@ -51,8 +51,8 @@ impl From<ClockStatus> for ClockView {
 ///
 /// Also `redrive clock show`.
 #[utoipa::path(
-    get, path = "/v1/clock", tag = "health",
-    responses((status = 200, body = ClockView), ReadProblems),
+    get, path = "/v1/clock", operation_id = "getClock", tag = "health",
+    responses((status = 200, description = "The clock that the installation uses", body = ClockView), ReadProblems),
 )]
 async fn show_clock(
     State(app): State<AppState>,
@@ -67,8 +67,8 @@ async fn show_clock(
 /// one hour. This call makes the new time effective immediately, on all nodes within seconds. Also `redrive clock
 /// confirm`.
 #[utoipa::path(
-    post, path = "/v1/clock/confirm", tag = "health", request_body = Option<ConfirmClockInput>,
-    responses((status = 200, body = ClockView), ChangeProblems),
+    post, path = "/v1/clock/confirm", operation_id = "confirmClock", tag = "health", request_body = Option<ConfirmClockInput>,
+    responses((status = 200, description = "The clock after the confirmation", body = ClockView), ChangeProblems),
 )]
 async fn confirm_clock(
     State(app): State<AppState>,

@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// List dead deliveries
 #[utoipa::path(
-    get, path = "/v1/dlq", tag = "dlq", params(DeliveryQuery),
+    get, path = "/v1/dlq", operation_id = "listDeadLetters", tag = "dlq", params(DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list(
@@ -42,9 +42,9 @@ async fn list(
 /// Streams all dead deliveries that match the filter, newest event first. If the response is cut off, it is
 /// incomplete.
 #[utoipa::path(
-    get, path = "/v1/dlq/export", tag = "dlq", params(ExportQuery),
+    get, path = "/v1/dlq/export", operation_id = "exportDeadLetters", tag = "dlq", params(ExportQuery),
     responses(
-        (status = 200, content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
+        (status = 200, description = "All matching dead letters, newest event first", content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
     ),
 )]
 async fn export(
@@ -188,8 +188,8 @@ impl From<DeadStats> for StatsView {
 
 /// Count dead deliveries
 #[utoipa::path(
-    get, path = "/v1/dlq/stats", tag = "dlq", params(DeadQuery),
-    responses((status = 200, body = StatsView), ReadProblems),
+    get, path = "/v1/dlq/stats", operation_id = "getDeadLetterStats", tag = "dlq", params(DeadQuery),
+    responses((status = 200, description = "Dead letters by cause, webhook, event type and age", body = StatsView), ReadProblems),
 )]
 async fn stats(
     State(app): State<AppState>,

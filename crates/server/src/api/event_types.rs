@@ -128,8 +128,8 @@ impl std::str::FromStr for Name {
 ///
 /// From then on payloads that violate its schema are rejected.
 #[utoipa::path(
-    post, path = "/v1/event-types", tag = "event types", params(TenantQuery), request_body = EventTypeInput,
-    responses((status = 201, body = EventTypeView), ChangeProblems),
+    post, path = "/v1/event-types", operation_id = "createEventType", tag = "event types", params(TenantQuery), request_body = EventTypeInput,
+    responses((status = 201, description = "The registered event type", body = EventTypeView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
@@ -178,7 +178,7 @@ impl EventTypeQuery {
 ///
 /// The catalogue of event types that can be published and subscribed to.
 #[utoipa::path(
-    get, path = "/v1/event-types", tag = "event types", params(EventTypeQuery),
+    get, path = "/v1/event-types", operation_id = "listEventTypes", tag = "event types", params(EventTypeQuery),
     responses((status = 200, description = "By name", body = Page<EventTypeView>), ReadProblems),
 )]
 async fn list(
@@ -192,8 +192,8 @@ async fn list(
 
 /// Get an event type
 #[utoipa::path(
-    get, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
-    responses((status = 200, body = EventTypeView), ReadProblems),
+    get, path = "/v1/event-types/{name}", operation_id = "getEventType", tag = "event types", params(("name" = String, Path), TenantQuery),
+    responses((status = 200, description = "The event type", body = EventTypeView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -209,9 +209,9 @@ type ChangeRequest = ScopedBody<CanOperate, Id<Name>, Json<EventTypeInput, MAX_E
 ///
 /// Fields that are left out keep their values. A new schema applies to events published from then on.
 #[utoipa::path(
-    patch, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    patch, path = "/v1/event-types/{name}", operation_id = "updateEventType", tag = "event types", params(("name" = String, Path), TenantQuery),
     request_body = EventTypeInput,
-    responses((status = 200, body = EventTypeView), ChangeProblems),
+    responses((status = 200, description = "The changed event type", body = EventTypeView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
@@ -228,9 +228,9 @@ async fn patch(
 ///
 /// Same as PATCH: fields that are left out keep their values.
 #[utoipa::path(
-    put, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    put, path = "/v1/event-types/{name}", operation_id = "replaceEventType", tag = "event types", params(("name" = String, Path), TenantQuery),
     request_body = EventTypeInput,
-    responses((status = 200, body = EventTypeView), ChangeProblems),
+    responses((status = 200, description = "The changed event type", body = EventTypeView), ChangeProblems),
 )]
 async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Json<EventTypeView>, Problem> {
     patch(state, request).await
@@ -241,7 +241,7 @@ async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Jso
 /// Its events stay. If the tenant requires registered types, it cannot be published any more; archiving has the
 /// same effect and keeps it in the catalogue.
 #[utoipa::path(
-    delete, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    delete, path = "/v1/event-types/{name}", operation_id = "deleteEventType", tag = "event types", params(("name" = String, Path), TenantQuery),
     responses((status = 204, description = "Deleted"), ReadProblems),
 )]
 async fn delete(

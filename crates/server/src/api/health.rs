@@ -16,7 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Liveness check
 #[utoipa::path(
-    get, path = "/healthz", tag = "health", security(()),
+    get, path = "/healthz", operation_id = "getHealth", tag = "health", security(()),
     responses((status = 200, description = "The process is running", body = String, content_type = "text/plain")),
 )]
 async fn healthz() -> &'static str {
@@ -28,7 +28,7 @@ async fn healthz() -> &'static str {
 /// Succeeds while the store accepts writes, every essential background service runs, and the server is not
 /// shutting down.
 #[utoipa::path(
-    get, path = "/readyz", tag = "health", security(()),
+    get, path = "/readyz", operation_id = "getReadiness", tag = "health", security(()),
     responses(
         (status = 200, description = "Ready", body = String, content_type = "text/plain"),
         (status = 503, description = "Not ready: the store is unavailable, a background service has failed, or the server is shutting down", body = Problem, content_type = "application/problem+json"),
@@ -59,7 +59,7 @@ async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
 
 /// Prometheus metrics
 #[utoipa::path(
-    get, path = "/metrics", tag = "health", security(()),
+    get, path = "/metrics", operation_id = "getMetrics", tag = "health", security(()),
     responses(
         (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
     ),

@@ -118,7 +118,7 @@ impl From<StoredNotification> for NotificationView {
 /// Notifications sent to owners: failing and recovered webhooks, opened and recovered circuits, disabled webhooks, dead deliveries, DNS failures,
 /// secrets due for rotation, reached quotas. Repeated occurrences are grouped. Kept for 30 days.
 #[utoipa::path(
-    get, path = "/v1/notifications", tag = "notifications", params(Paging),
+    get, path = "/v1/notifications", operation_id = "listNotifications", tag = "notifications", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<NotificationView>), ReadProblems),
 )]
 async fn list(

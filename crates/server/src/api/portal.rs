@@ -80,7 +80,7 @@ pub(super) struct SessionView {
 /// capabilities. Webhooks managed by the operator are not visible. A session lasts at most one day. Give `url` to
 /// a user to open the portal.
 #[utoipa::path(
-    post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
+    post, path = "/v1/portal-sessions", operation_id = "createPortalSession", tag = "tenants", request_body = SessionCreate,
     responses((status = 201, description = "`token` and `url` are returned only once", body = SessionView), ChangeProblems),
 )]
 async fn create(
@@ -115,7 +115,7 @@ async fn create(
 ///
 /// Takes effect immediately.
 #[utoipa::path(
-    delete, path = "/v1/portal-sessions/{id}", tag = "tenants", params(("id" = String, Path), TenantQuery),
+    delete, path = "/v1/portal-sessions/{id}", operation_id = "endPortalSession", tag = "tenants", params(("id" = String, Path), TenantQuery),
     responses((status = 204, description = "Ended"), ReadProblems),
 )]
 async fn end(

@@ -154,8 +154,8 @@ impl PreferencesChange {
 
 /// Get notification preferences
 #[utoipa::path(
-    get, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
-    responses((status = 200, body = PreferencesView), ReadProblems),
+    get, path = "/v1/notification-preferences", operation_id = "getNotificationPreferences", tag = "notifications", params(TenantQuery),
+    responses((status = 200, description = "The preferences, with the status of each address", body = PreferencesView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -170,9 +170,9 @@ async fn get(
 /// Missing fields keep their value. Muted kinds are sent neither by email nor to operational webhooks. A new
 /// address receives a confirmation email, and no notifications until its holder has confirmed it.
 #[utoipa::path(
-    patch, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
+    patch, path = "/v1/notification-preferences", operation_id = "updateNotificationPreferences", tag = "notifications", params(TenantQuery),
     request_body = PreferencesChange,
-    responses((status = 200, body = PreferencesView), ChangeProblems),
+    responses((status = 200, description = "The changed preferences", body = PreferencesView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
@@ -232,7 +232,7 @@ impl Cursor for UnsubscriptionCursor {
 ///
 /// Only the holder of an address can subscribe again, with the link in one of the emails.
 #[utoipa::path(
-    get, path = "/v1/notification-preferences/unsubscriptions", tag = "notifications", params(Paging),
+    get, path = "/v1/notification-preferences/unsubscriptions", operation_id = "listUnsubscriptions", tag = "notifications", params(Paging),
     responses((status = 200, description = "By address and kind", body = Page<UnsubscriptionView>), ReadProblems),
 )]
 async fn list_unsubscribed(
@@ -262,8 +262,8 @@ tenant_parameter!(AddressInput);
 /// An address receives at most one per hour and 3 in 30 days, over all tenants; a tenant can send at most 20 per
 /// day. Nothing is sent to an address that is confirmed or trusted.
 #[utoipa::path(
-    post, path = "/v1/notification-preferences/confirmations", tag = "notifications", request_body = AddressInput,
-    responses((status = 200, body = AddressView), ChangeProblems),
+    post, path = "/v1/notification-preferences/confirmations", operation_id = "sendConfirmation", tag = "notifications", request_body = AddressInput,
+    responses((status = 200, description = "The address, with the status of its confirmation", body = AddressView), ChangeProblems),
 )]
 async fn resend_confirmation(
     State(app): State<AppState>,
@@ -277,8 +277,8 @@ async fn resend_confirmation(
 ///
 /// For operators who know that the holder of the address wants the notifications. No email is sent.
 #[utoipa::path(
-    post, path = "/v1/notification-preferences/confirm", tag = "notifications", request_body = AddressInput,
-    responses((status = 200, body = AddressView), ChangeProblems),
+    post, path = "/v1/notification-preferences/confirm", operation_id = "confirmAddress", tag = "notifications", request_body = AddressInput,
+    responses((status = 200, description = "The confirmed address", body = AddressView), ChangeProblems),
 )]
 async fn confirm(
     State(app): State<AppState>,

@@ -33,8 +33,8 @@ pub(super) struct RotateMasterKeyView {
 /// Re-encrypts all secrets with the current master key; older master keys are not needed afterwards. Also
 /// available as `redrive secrets rotate-master-key`.
 #[utoipa::path(
-    post, path = "/v1/secrets/rotate-master-key", tag = "tenants", request_body = Option<RotateMasterKeyInput>,
-    responses((status = 200, body = RotateMasterKeyView), ChangeProblems),
+    post, path = "/v1/secrets/rotate-master-key", operation_id = "rotateMasterKey", tag = "tenants", request_body = Option<RotateMasterKeyInput>,
+    responses((status = 200, description = "Number of webhooks whose secrets were encrypted again", body = RotateMasterKeyView), ChangeProblems),
 )]
 async fn rotate_master_key(
     State(app): State<AppState>,

@@ -197,7 +197,7 @@ impl StatusView {
 ///
 /// Served by every node, including workers, also while the store is unavailable. `redrive status` prints it.
 #[utoipa::path(
-    get, path = "/v1/status", tag = "health",
+    get, path = "/v1/status", operation_id = "getStatus", tag = "health",
     responses(
         (status = 200, description = "Status and findings", body = StatusView),
         ReadProblems,

@@ -206,8 +206,8 @@ impl From<Tenant> for TenantView {
 
 /// Create a tenant
 #[utoipa::path(
-    post, path = "/v1/tenants", tag = "tenants", request_body = TenantCreate,
-    responses((status = 201, body = TenantView), ChangeProblems),
+    post, path = "/v1/tenants", operation_id = "createTenant", tag = "tenants", request_body = TenantCreate,
+    responses((status = 201, description = "The created tenant", body = TenantView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
@@ -255,7 +255,7 @@ impl TenantsQuery {
 
 /// List tenants
 #[utoipa::path(
-    get, path = "/v1/tenants", tag = "tenants", params(TenantsQuery),
+    get, path = "/v1/tenants", operation_id = "listTenants", tag = "tenants", params(TenantsQuery),
     responses((status = 200, description = "By id", body = Page<TenantView>), ReadProblems),
 )]
 async fn list(
@@ -276,8 +276,8 @@ pub(crate) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem>
 
 /// Get a tenant
 #[utoipa::path(
-    get, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
-    responses((status = 200, body = TenantView), ReadProblems),
+    get, path = "/v1/tenants/{id}", operation_id = "getTenant", tag = "tenants", params(("id" = String, Path)),
+    responses((status = 200, description = "The tenant", body = TenantView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -292,9 +292,9 @@ async fn get(
 ///
 /// Missing fields keep their value. The new settings also apply to deliveries that are already waiting.
 #[utoipa::path(
-    patch, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
+    patch, path = "/v1/tenants/{id}", operation_id = "updateTenant", tag = "tenants", params(("id" = String, Path)),
     request_body = TenantChange,
-    responses((status = 200, body = TenantView), ChangeProblems),
+    responses((status = 200, description = "The changed tenant", body = TenantView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
@@ -311,7 +311,7 @@ async fn patch(
 /// Deletes its webhooks, cancels its pending deliveries and revokes its keys. The id cannot be used again, so that
 /// no new tenant can access the old history.
 #[utoipa::path(
-    delete, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
+    delete, path = "/v1/tenants/{id}", operation_id = "deleteTenant", tag = "tenants", params(("id" = String, Path)),
     responses((status = 204, description = "Deleted"), ChangeProblems),
 )]
 async fn delete(
@@ -432,9 +432,9 @@ async fn create_key_response(
 
 /// Create an API key for a tenant
 #[utoipa::path(
-    post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
+    post, path = "/v1/tenants/{id}/api-keys", operation_id = "createApiKey", tag = "tenants", params(("id" = String, Path)),
     request_body = Option<KeyCreate>,
-    responses((status = 201, description = "`key` is returned only once", body = KeyView), ChangeProblems),
+    responses((status = 201, description = "The key; `key` is returned only once", body = KeyView), ChangeProblems),
 )]
 async fn create_key(
     State(app): State<AppState>,
@@ -448,7 +448,7 @@ async fn create_key(
 
 /// List a tenant's API keys
 #[utoipa::path(
-    get, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path), Paging),
+    get, path = "/v1/tenants/{id}/api-keys", operation_id = "listApiKeys", tag = "tenants", params(("id" = String, Path), Paging),
     responses((status = 200, description = "Newest first", body = Page<KeyView>), ReadProblems),
 )]
 async fn list_keys(
@@ -466,7 +466,7 @@ async fn list_keys(
 ///
 /// Takes effect immediately.
 #[utoipa::path(
-    delete, path = "/v1/tenants/{id}/api-keys/{key_id}", tag = "tenants",
+    delete, path = "/v1/tenants/{id}/api-keys/{key_id}", operation_id = "revokeApiKey", tag = "tenants",
     params(("id" = String, Path), ("key_id" = String, Path)),
     responses((status = 204, description = "Revoked"), ReadProblems),
 )]
@@ -486,8 +486,8 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
 
 /// Create an admin key
 #[utoipa::path(
-    post, path = "/v1/admin-keys", tag = "tenants", request_body = Option<KeyCreate>,
-    responses((status = 201, description = "`key` is returned only once", body = KeyView), ChangeProblems),
+    post, path = "/v1/admin-keys", operation_id = "createAdminKey", tag = "tenants", request_body = Option<KeyCreate>,
+    responses((status = 201, description = "The key; `key` is returned only once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
@@ -508,7 +508,7 @@ async fn create_admin_key(
 ///
 /// The key from the configuration is not included.
 #[utoipa::path(
-    get, path = "/v1/admin-keys", tag = "tenants", params(Paging),
+    get, path = "/v1/admin-keys", operation_id = "listAdminKeys", tag = "tenants", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<KeyView>), ReadProblems),
 )]
 async fn list_admin_keys(
@@ -522,7 +522,7 @@ async fn list_admin_keys(
 
 /// Revoke an admin key
 #[utoipa::path(
-    delete, path = "/v1/admin-keys/{key_id}", tag = "tenants", params(("key_id" = String, Path)),
+    delete, path = "/v1/admin-keys/{key_id}", operation_id = "revokeAdminKey", tag = "tenants", params(("key_id" = String, Path)),
     responses((status = 204, description = "Revoked"), ReadProblems),
 )]
 async fn revoke_admin_key(

@@ -74,7 +74,7 @@ pub(super) async fn list_of_event(
 
 /// List deliveries
 #[utoipa::path(
-    get, path = "/v1/deliveries", tag = "deliveries", params(DeliveryQuery),
+    get, path = "/v1/deliveries", operation_id = "listDeliveries", tag = "deliveries", params(DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list(
@@ -117,9 +117,9 @@ const COLUMNS: &[&str] = &[
 ///
 /// Streams all deliveries that match the filter, newest event first. If the response is cut off, it is incomplete.
 #[utoipa::path(
-    get, path = "/v1/deliveries/export", tag = "deliveries", params(ExportQuery),
+    get, path = "/v1/deliveries/export", operation_id = "exportDeliveries", tag = "deliveries", params(ExportQuery),
     responses(
-        (status = 200, content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
+        (status = 200, description = "All matching deliveries, newest event first", content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
     ),
 )]
 async fn export(
@@ -143,7 +143,7 @@ pub(crate) fn export_rows(
 
 /// List a webhook's deliveries
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}/deliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
+    get, path = "/v1/webhooks/{id}/deliveries", operation_id = "listWebhookDeliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list_webhook_deliveries(
@@ -162,8 +162,8 @@ async fn list_webhook_deliveries(
 
 /// Get a delivery
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}", tag = "deliveries", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = DeliveryView), ReadProblems),
+    get, path = "/v1/deliveries/{id}", operation_id = "getDelivery", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "The delivery", body = DeliveryView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -177,7 +177,7 @@ async fn get(
 /// `circuit_blocked` entries are periods in which an open circuit blocked the delivery; they are not attempts and
 /// have no number.
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}/attempts", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    get, path = "/v1/deliveries/{id}/attempts", operation_id = "listDeliveryAttempts", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     responses((status = 200, description = "First to last", body = Page<AttemptView>), ReadProblems),
 )]
 async fn attempts(
@@ -233,9 +233,9 @@ impl From<DeliveryDetails> for RetryView {
 ///
 /// A pending delivery becomes due now. An ended one is delivered in a new round.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retryDelivery", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     request_body = Option<RetryInput>,
-    responses((status = 202, body = RetryView), ChangeProblems),
+    responses((status = 202, description = "The delivery that is attempted", body = RetryView), ChangeProblems),
 )]
 async fn retry(
     State(app): State<AppState>,
@@ -251,9 +251,9 @@ async fn retry(
 
 /// Retry a webhook's delivery
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", tag = "deliveries",
+    post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", operation_id = "retryWebhookDelivery", tag = "deliveries",
     params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = Option<RetryInput>,
-    responses((status = 202, body = RetryView), ChangeProblems),
+    responses((status = 202, description = "The delivery that is attempted", body = RetryView), ChangeProblems),
 )]
 async fn retry_webhook_delivery(
     State(app): State<AppState>,
@@ -274,9 +274,9 @@ async fn retry_webhook_delivery(
 ///
 /// A request in flight is allowed to finish: if it succeeds, the delivery is delivered.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancelDelivery", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 202, body = DeliveryView), ChangeProblems),
+    responses((status = 202, description = "The delivery; it is cancelled now, or after the request in flight", body = DeliveryView), ChangeProblems),
 )]
 async fn cancel(
     State(app): State<AppState>,

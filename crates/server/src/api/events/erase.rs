@@ -23,7 +23,7 @@ use crate::{
 /// allowed to finish. Replaying the event or retrying one of its deliveries afterwards returns a conflict
 /// (`payload_erased`). Erasing it again has no effect.
 #[utoipa::path(
-    post, path = "/v1/events/{id}/erase", tag = "events", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/events/{id}/erase", operation_id = "eraseEvent", tag = "events", params(("id" = String, Path), TenantQuery),
     responses((status = 200, description = "The event without its payload", body = EventView), ChangeProblems),
 )]
 pub(super) async fn erase(
@@ -60,8 +60,8 @@ pub(super) struct ErasedView {
 ///
 /// Erases the oldest events first, up to 500 per request. Repeat the request until `finished` is `true`.
 #[utoipa::path(
-    post, path = "/v1/events/erase", tag = "events", params(TenantQuery), request_body = EraseInput,
-    responses((status = 200, body = ErasedView), ChangeProblems),
+    post, path = "/v1/events/erase", operation_id = "eraseEventsOfSubject", tag = "events", params(TenantQuery), request_body = EraseInput,
+    responses((status = 200, description = "Number of events whose payload was erased", body = ErasedView), ChangeProblems),
 )]
 pub(super) async fn erase_subject(
     State(app): State<AppState>,

@@ -217,8 +217,8 @@ const COLUMNS: &[&str] = &[
 /// Streams all matching events, newest first, in one response. If the connection is aborted, the export is
 /// incomplete.
 #[utoipa::path(
-    get, path = "/v1/events/export", tag = "events", params(EventExportQuery),
-    responses((status = 200, content((EventView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems),
+    get, path = "/v1/events/export", operation_id = "exportEvents", tag = "events", params(EventExportQuery),
+    responses((status = 200, description = "All matching events, newest first", content((EventView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems),
 )]
 async fn export(
     State(app): State<AppState>,
@@ -239,7 +239,7 @@ pub(crate) fn export_rows(
 
 /// List events
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events", params(EventQuery),
+    get, path = "/v1/events", operation_id = "listEvents", tag = "events", params(EventQuery),
     responses((status = 200, description = "Newest first", body = Page<EventView>), ReadProblems),
 )]
 async fn list(
@@ -253,8 +253,8 @@ async fn list(
 
 /// Get an event
 #[utoipa::path(
-    get, path = "/v1/events/{id}", tag = "events", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = EventView), ReadProblems),
+    get, path = "/v1/events/{id}", operation_id = "getEvent", tag = "events", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "The event", body = EventView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -267,8 +267,8 @@ async fn get(
 
 /// List an event's deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}/deliveries", tag = "events", params(("id" = String, Path), Paging),
-    responses((status = 200, body = Page<DeliveryView>), ReadProblems),
+    get, path = "/v1/events/{id}/deliveries", operation_id = "listEventDeliveries", tag = "events", params(("id" = String, Path), Paging),
+    responses((status = 200, description = "Deliveries of the event", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn deliveries(
     State(app): State<AppState>,
@@ -282,8 +282,8 @@ async fn deliveries(
 ///
 /// Oldest delivery first. `circuit_blocked` entries are periods during which an open circuit blocked a delivery.
 #[utoipa::path(
-    get, path = "/v1/events/{id}/attempts", tag = "events", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = Page<AttemptView>), ReadProblems),
+    get, path = "/v1/events/{id}/attempts", operation_id = "listEventAttempts", tag = "events", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "Oldest delivery first", body = Page<AttemptView>), ReadProblems),
 )]
 async fn attempts(
     State(app): State<AppState>,
@@ -329,9 +329,9 @@ pub(super) struct ReplayView {
 /// Creates a new delivery, with the next round, for each webhook. Returns a conflict if a delivery of the event is
 /// still pending.
 #[utoipa::path(
-    post, path = "/v1/events/{id}/replay", tag = "events", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/events/{id}/replay", operation_id = "replayEvent", tag = "events", params(("id" = String, Path), TenantQuery),
     request_body = Option<ReplayInput>,
-    responses((status = 202, body = ReplayView), ChangeProblems),
+    responses((status = 202, description = "The new deliveries", body = ReplayView), ChangeProblems),
 )]
 async fn replay(
     State(app): State<AppState>,

@@ -156,7 +156,7 @@ fn single(
 /// Responds after the event and all its deliveries are stored durably. A CloudEvent can also be sent with its
 /// attributes in `ce-` headers and its data as the body.
 #[utoipa::path(
-    post, path = "/v1/events", tag = "events",
+    post, path = "/v1/events", operation_id = "publishEvent", tag = "events",
     params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first event")),
     request_body(content((EventInput<'_> = "application/json"), (CloudEvent = "application/cloudevents+json"))),
     responses((status = 202, description = "Event accepted", body = PublishedView), (status = 200, description = "Duplicate: the event was already published with this idempotency key", body = PublishedView), ChangeProblems),
@@ -190,7 +190,7 @@ pub(super) async fn publish(
 /// key events may name different tenants; order is kept within a tenant. If an event cannot be stored now or is over a
 /// quota, the events of its tenant after it are rejected too: send them again in their order.
 #[utoipa::path(
-    post, path = "/v1/events/batch", tag = "events", params(TenantQuery),
+    post, path = "/v1/events/batch", operation_id = "publishEvents", tag = "events", params(TenantQuery),
     request_body(content(
         (BatchInput<'_> = "application/json"), (Vec<CloudEvent> = "application/cloudevents-batch+json"),
     )),

@@ -133,7 +133,7 @@ async fn retry_batch(
 /// another operation over the same deliveries. With `delivery_ids` the response has a result for each id: an unknown
 /// one, or one of another tenant, gets a 404, and a delivery that is not a dead letter a 409.
 #[utoipa::path(
-    post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
+    post, path = "/v1/dlq/retry-batch", operation_id = "retryDeadLetters", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         (status = 200, description = "Result of the dry run", body = DryRunView),
@@ -158,7 +158,7 @@ async fn retry_dead(
 /// `include_delivered` is true. The filter must not be empty. With `delivery_ids` the response has a result for each
 /// id, and a named delivery without an attempt becomes due now too.
 #[utoipa::path(
-    post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
+    post, path = "/v1/deliveries/retry-batch", operation_id = "retryDeliveries", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         (status = 200, description = "Result of the dry run", body = DryRunView),
@@ -197,7 +197,7 @@ async fn finished_or_pending(
 /// Requests in flight are allowed to finish; if one succeeds, its delivery is delivered. With `delivery_ids` the
 /// response has a result for each id.
 #[utoipa::path(
-    post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
+    post, path = "/v1/deliveries/cancel-batch", operation_id = "cancelDeliveries", tag = "deliveries", params(TenantQuery),
     request_body = CancelBatchInput,
     responses(
         (status = 200, description = "Operation completed, or result of the dry run", body = inline(DoneOrDryRun)),
@@ -244,7 +244,7 @@ pub(super) enum DoneOrDryRun {
 /// Purged deliveries are removed from the list of dead letters. They stay in the delivery history, and each can
 /// still be retried from there.
 #[utoipa::path(
-    delete, path = "/v1/dlq", tag = "dlq", params(PurgeQuery),
+    delete, path = "/v1/dlq", operation_id = "purgeDeadLetters", tag = "dlq", params(PurgeQuery),
     responses(
         (status = 200, description = "Operation completed, or result of the dry run", body = inline(DoneOrDryRun)),
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
@@ -274,7 +274,7 @@ async fn purge(
 /// Delivers past events that the webhook subscribes to and has not received, such as events published before it
 /// was created.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/backfill", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/backfill", operation_id = "backfillWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = BackfillInput,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
@@ -314,7 +314,7 @@ async fn backfill(
 
 /// List bulk operations
 #[utoipa::path(
-    get, path = "/v1/dlq/batch-operations", tag = "dlq", params(Paging),
+    get, path = "/v1/dlq/batch-operations", operation_id = "listOperations", tag = "dlq", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<OperationView>), ReadProblems),
 )]
 async fn list(
@@ -328,8 +328,8 @@ async fn list(
 
 /// Get a bulk operation
 #[utoipa::path(
-    get, path = "/v1/dlq/batch-operations/{id}", tag = "dlq", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = OperationView), ReadProblems),
+    get, path = "/v1/dlq/batch-operations/{id}", operation_id = "getOperation", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "The bulk operation", body = OperationView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -356,8 +356,8 @@ async fn control(
 ///
 /// No further deliveries are queued. Deliveries that are already queued are still sent.
 #[utoipa::path(
-    post, path = "/v1/dlq/batch-operations/{id}/cancel", tag = "dlq", params(("id" = String, Path), TenantQuery),
-    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+    post, path = "/v1/dlq/batch-operations/{id}/cancel", operation_id = "cancelOperation", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, description = "The cancelled bulk operation", body = OperationView), ChangeProblems),
 )]
 async fn cancel(
     State(app): State<AppState>,
@@ -368,8 +368,8 @@ async fn cancel(
 
 /// Pause a bulk operation
 #[utoipa::path(
-    post, path = "/v1/dlq/batch-operations/{id}/pause", tag = "dlq", params(("id" = String, Path), TenantQuery),
-    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+    post, path = "/v1/dlq/batch-operations/{id}/pause", operation_id = "pauseOperation", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, description = "The paused bulk operation", body = OperationView), ChangeProblems),
 )]
 async fn pause(
     State(app): State<AppState>,
@@ -380,8 +380,8 @@ async fn pause(
 
 /// Resume a bulk operation
 #[utoipa::path(
-    post, path = "/v1/dlq/batch-operations/{id}/resume", tag = "dlq", params(("id" = String, Path), TenantQuery),
-    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+    post, path = "/v1/dlq/batch-operations/{id}/resume", operation_id = "resumeOperation", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, description = "The resumed bulk operation", body = OperationView), ChangeProblems),
 )]
 async fn resume(
     State(app): State<AppState>,

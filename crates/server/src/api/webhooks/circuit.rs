@@ -133,9 +133,9 @@ impl CircuitInput {
 ///
 /// A forced state lasts for `duration_seconds`, or until it is reset. It survives restarts.
 #[utoipa::path(
-    patch, path = "/v1/webhooks/{id}/circuit-breaker", tag = "webhooks",
+    patch, path = "/v1/webhooks/{id}/circuit-breaker", operation_id = "changeCircuit", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = CircuitInput,
-    responses((status = 200, body = CircuitView), ChangeProblems),
+    responses((status = 200, description = "The circuit after the change", body = CircuitView), ChangeProblems),
 )]
 pub(super) async fn act(
     State(app): State<AppState>,

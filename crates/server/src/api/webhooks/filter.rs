@@ -122,9 +122,9 @@ pub(crate) struct FilterTestView {
 ///
 /// Evaluates the webhook's filter, or the given one, against a payload. Nothing is sent or changed.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/filter/test", tag = "webhooks",
+    post, path = "/v1/webhooks/{id}/filter/test", operation_id = "testFilter", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = FilterTestInput,
-    responses((status = 200, body = FilterTestView), ChangeProblems),
+    responses((status = 200, description = "Whether the payload passes, and why not", body = FilterTestView), ChangeProblems),
 )]
 pub(super) async fn try_filter(
     State(app): State<AppState>,

@@ -163,8 +163,8 @@ impl HealthView {
 ///
 /// Returns its circuit, the results of recent attempts, and its backlog by reason.
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}/health", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = HealthView), ReadProblems),
+    get, path = "/v1/webhooks/{id}/health", operation_id = "getWebhookHealth", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "Health of the webhook", body = HealthView), ReadProblems),
 )]
 pub(super) async fn get(
     State(app): State<AppState>,

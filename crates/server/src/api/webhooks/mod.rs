@@ -100,7 +100,7 @@ pub(crate) async fn validate_draft(
 ///
 /// It receives every matching event that is acknowledged from then on.
 #[utoipa::path(
-    post, path = "/v1/webhooks", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
+    post, path = "/v1/webhooks", operation_id = "createWebhook", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
     responses((status = 201, description = "`secret` is returned only once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
 )]
 async fn create(
@@ -156,7 +156,7 @@ tenant_parameter!(WebhookQuery);
 /// With `active`, `status` or `event_type`, a page can have fewer items than `limit`; continue while there is a
 /// `next_cursor`.
 #[utoipa::path(
-    get, path = "/v1/webhooks", tag = "webhooks", params(WebhookQuery),
+    get, path = "/v1/webhooks", operation_id = "listWebhooks", tag = "webhooks", params(WebhookQuery),
     responses((status = 200, description = "Newest first", body = Page<WebhookView>), ReadProblems),
 )]
 async fn list(
@@ -198,8 +198,8 @@ async fn list(
 
 /// Get a webhook
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    responses((status = 200, body = WebhookView), ReadProblems),
+    get, path = "/v1/webhooks/{id}", operation_id = "getWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "The webhook", body = WebhookView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -236,9 +236,9 @@ type ChangeRequest = ScopedBody<ManagesEndpoints, Id<WebhookId>, Json<WebhookInp
 ///
 /// Missing fields keep their value. Pending deliveries keep their body.
 #[utoipa::path(
-    patch, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    patch, path = "/v1/webhooks/{id}", operation_id = "updateWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = WebhookInput,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The changed webhook", body = WebhookView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
@@ -251,9 +251,9 @@ async fn patch(
 ///
 /// Same as PATCH: missing fields keep their value.
 #[utoipa::path(
-    put, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    put, path = "/v1/webhooks/{id}", operation_id = "replaceWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = WebhookInput,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The changed webhook", body = WebhookView), ChangeProblems),
 )]
 async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Json<WebhookView>, Problem> {
     patch(state, request).await
@@ -263,7 +263,7 @@ async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Jso
 ///
 /// Pending deliveries are cancelled; the history is kept.
 #[utoipa::path(
-    delete, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    delete, path = "/v1/webhooks/{id}", operation_id = "deleteWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     responses((status = 204, description = "Deleted"), ReadProblems),
 )]
 async fn delete(
@@ -293,7 +293,7 @@ tenant_parameter!(RotateInput);
 ///
 /// During the overlap every request carries one signature per live secret.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
+    post, path = "/v1/webhooks/{id}/rotate-secret", operation_id = "rotateWebhookSecret", tag = "webhooks",
     params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
     responses((status = 200, description = "`secret` is returned only once", body = WebhookView), ChangeProblems),
 )]
@@ -333,9 +333,9 @@ tenant_parameter!(TestInput);
 /// Publishes a `redrive.test` event to this webhook only, through the normal pipeline. Returns a conflict if the
 /// webhook is not active.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/test", operation_id = "testWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TestInput>,
-    responses((status = 202, body = PublishedView), ChangeProblems),
+    responses((status = 202, description = "The published test event", body = PublishedView), ChangeProblems),
 )]
 async fn test(
     State(app): State<AppState>,

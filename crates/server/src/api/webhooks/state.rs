@@ -20,9 +20,9 @@ use crate::{
 /// New events still become deliveries, which wait until the webhook is resumed. Returns a conflict if it is
 /// disabled.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/pause", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/pause", operation_id = "pauseWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The paused webhook", body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn pause(
     State(app): State<AppState>,
@@ -40,9 +40,9 @@ pub(super) async fn pause(
 ///
 /// Waiting deliveries are sent. Returns a conflict if the webhook is disabled; enable it instead.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/resume", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/resume", operation_id = "resumeWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The resumed webhook", body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn resume(
     State(app): State<AppState>,
@@ -60,9 +60,9 @@ pub(super) async fn resume(
 ///
 /// Also resumes a paused webhook. Returns a conflict if it has expired; set a later `expires_at` first.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/enable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/enable", operation_id = "enableWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The enabled webhook", body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn enable(
     State(app): State<AppState>,
@@ -84,9 +84,9 @@ pub(super) async fn enable(
 ///
 /// No new deliveries are created, and pending ones are cancelled.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/disable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/disable", operation_id = "disableWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The disabled webhook", body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn disable(
     State(app): State<AppState>,
@@ -109,9 +109,9 @@ pub(super) async fn disable(
 /// Sends a challenge that the endpoint must echo; until it does, nothing else is sent. Returns a conflict if the
 /// webhook is disabled.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/verify", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/verify", operation_id = "verifyWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = Option<TenantInput>,
-    responses((status = 200, body = WebhookView), ChangeProblems),
+    responses((status = 200, description = "The webhook, which waits for the echo of its endpoint", body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn verify(
     State(app): State<AppState>,
