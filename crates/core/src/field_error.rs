@@ -20,7 +20,7 @@ impl FieldError {
 }
 
 /// Returns the known name that is most similar to an unknown one, or `None` if none is similar.
-pub(crate) fn closest_match<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest_match<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let written = written.to_lowercase();
     let distance = |name: &str| strsim::damerau_levenshtein(name, &written);
     let best = known.iter().copied().min_by_key(|name| distance(name))?;

@@ -25,3 +25,23 @@ pub(crate) fn check_generated(page: &str, text: &str) {
          {differing:#?}"
     );
 }
+
+/// Fails if a file differs from `text`; with `UPDATE_DOCS` in the environment, writes it instead.
+#[track_caller]
+#[allow(dead_code, reason = "the integration tests share this module and generate no whole file")]
+pub(crate) fn check_generated_file(name: &str, text: &str) {
+    let path = format!("{}/../../{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let old = std::fs::read_to_string(&path).unwrap_or_default();
+    let (mut found, mut wanted) = (old.lines(), text.lines());
+    let count = old.lines().count().max(text.lines().count());
+    let differing = (0..count).map(|_| (found.next(), wanted.next())).find(|(found, wanted)| found != wanted);
+    assert!(
+        old == text,
+        "{name} is out of date; run: UPDATE_DOCS=1 cargo nextest run -p redrive documentation_lists\nfirst difference (file, \
+         code): {differing:#?}"
+    );
+}

@@ -27,8 +27,8 @@ pub(crate) use crate::app::ErrorCode;
 pub(crate) struct Problem {
     /// URI that identifies the kind of problem.
     #[serde(rename = "type")]
-    #[schema(example = "urn:redrive:problem:invalid_field")]
-    kind: String,
+    #[schema(value_type = String, example = "urn:redrive:problem:invalid_field")]
+    kind: Box<str>,
     /// Text of the HTTP status.
     #[schema(example = "Bad Request")]
     title: &'static str,
@@ -41,30 +41,72 @@ pub(crate) struct Problem {
     /// Description of the error and how to fix it.
     #[schema(example = "url: must begin with https://")]
     pub(crate) detail: String,
-    /// Path of the invalid field.
+    /// Path of the first invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, nullable = false)]
     field: Option<Box<str>>,
+    /// All invalid fields, up to 50, the one of `field` first; omitted if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<InvalidField>>, nullable = false)]
+    errors: Option<Box<InvalidFields>>,
     /// Request id, as in the header `X-Request-Id`. Include it in support requests.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "req_5b0c3f9a7e12000000000001")]
+    #[schema(value_type = Option<String>, example = "req_5b0c3f9a7e12000000000001", nullable = false)]
     request_id: Option<Box<str>>,
     /// Seconds until a retry makes sense, if known.
     #[serde(skip)]
     retry_after: Option<NonZeroU32>,
 }
 
+/// An invalid field of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct InvalidField {
+    /// Path of the field in the body, or name of the query parameter.
+    #[schema(example = "retry_config.schedule[0]")]
+    pub(crate) field: String,
+    /// Kind of the error.
+    pub(crate) code: InvalidFieldCode,
+    /// Description of the error, without the field's name, and how to fix it.
+    #[schema(example = "must be a string, got the number 5")]
+    pub(crate) message: String,
+}
+
+/// Kind of an invalid field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum InvalidFieldCode {
+    /// A required field is missing.
+    Missing,
+    /// There is no such field or parameter.
+    UnknownField,
+    /// The value has another JSON type.
+    WrongType,
+    /// The number, the length or the number of items is outside of its limits.
+    OutOfRange,
+    /// Any other rule is violated.
+    InvalidValue,
+}
+
+/// Invalid fields of one request. A separate type, because a boxed list keeps [`Problem`] small.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+struct InvalidFields(Vec<InvalidField>);
+
+/// Maximum number of invalid fields that a response lists.
+const MAX_INVALID_FIELDS: usize = 50;
+
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Self {
         debug_assert!(code.statuses().contains(&status.as_u16()), "{status} is not documented for {code:?}");
         let code = code.name();
         Self {
-            kind: format!("urn:redrive:problem:{code}"),
+            kind: format!("urn:redrive:problem:{code}").into(),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             code,
             detail: detail.into(),
             field: None,
+            errors: None,
             retry_after: None,
             request_id: None,
         }
@@ -78,7 +120,41 @@ impl Problem {
     }
 
     pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
-        self.field = Some(field.into());
+        let field = field.into();
+        let detail = self.detail.strip_prefix(&*field).and_then(|rest| rest.strip_prefix(": "));
+        let message = detail.unwrap_or(&self.detail).to_owned();
+        let code = match message.starts_with("is missing") {
+            true => InvalidFieldCode::Missing,
+            false => InvalidFieldCode::InvalidValue,
+        };
+        let only = InvalidField { field: field.to_string(), code, message };
+        self.errors = Some(Box::new(InvalidFields(vec![only])));
+        self.field = Some(field);
+        self
+    }
+
+    /// Returns whether the problem is about a field.
+    pub(crate) fn names_field(&self) -> bool {
+        self.field.is_some()
+    }
+
+    /// Adds the other invalid fields of the request. The first one keeps its message, which is that of the code that
+    /// rejected the request, unless that was the parser of query strings; `found` has the kind of its error.
+    pub(crate) fn with_invalid_fields(mut self, found: Vec<InvalidField>) -> Self {
+        let is_query = self.code == ErrorCode::InvalidQuery.name();
+        let Some(InvalidFields(errors)) = self.errors.as_deref_mut() else { return self };
+        for field in found {
+            let known = errors.iter_mut().find(|known| known.field == field.field);
+            match known {
+                Some(known) if is_query && Some(&*known.field) == self.field.as_deref() => {
+                    self.detail = format!("{}: {}", field.field, field.message);
+                    *known = field;
+                }
+                Some(known) => known.code = field.code,
+                None => errors.push(field),
+            }
+        }
+        errors.truncate(MAX_INVALID_FIELDS);
         self
     }
 

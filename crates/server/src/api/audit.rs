@@ -33,16 +33,18 @@ pub(crate) struct AuditQuery {
     /// Only entries about the object with this id.
     object_id: Option<String>,
     /// Only entries from this time on (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
     /// Only entries before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
     /// The `next_cursor` of the previous page.
     cursor: Option<String>,
     /// Page size: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     /// Number of entries to skip, up to 10,000; prefer `cursor`.
+    #[param(maximum = 10000)]
     offset: Option<u32>,
 }
 

@@ -13,11 +13,11 @@ use serde::{
     de::{DeserializeOwned, Error as _, IntoDeserializer},
 };
 
-use super::AppState;
+use super::{AppState, invalid_fields::keep_body};
 use crate::{
     app::{
         App, AppError, Caller, ErrorCode,
-        parse::{PARSE_WORK_PER_BYTE, json::parse_object},
+        parse::{PARSE_WORK_PER_BYTE, json::parse_object, words::rephrase},
     },
     problem::Problem,
     request::body::read_body,
@@ -130,17 +130,25 @@ impl<T: DeserializeOwned> Query<T> {
         let merged = uri.query().and_then(merge_repeated).and_then(|query| format!("/?{query}").parse().ok());
         match axum::extract::Query::<T>::try_from_uri(merged.as_ref().unwrap_or(uri)) {
             Ok(query) => Ok(Self(query.0)),
-            Err(rejection) => {
-                let detail = rejection.body_text();
-                let detail = detail.rsplit("string: ").next().unwrap_or(&detail).to_owned();
-                let field = detail.split_once(": ").map(|(field, _)| field.to_owned());
-                let problem = Problem::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidQuery, detail);
-                Err(match field {
-                    Some(field) => problem.field(field),
-                    None => problem,
-                })
-            }
+            Err(rejection) => Err(invalid_query(&rejection.body_text())),
         }
+    }
+}
+
+/// Returns the problem for a query string that cannot be parsed. The comparison with the API document replaces the words
+/// for a value of the wrong type.
+fn invalid_query(text: &str) -> Problem {
+    let message = text.rsplit("string: ").next().unwrap_or(text);
+    let duplicate = message.strip_prefix("duplicate field `").and_then(|rest| rest.split('`').next());
+    let (field, message) = match (duplicate, message.split_once(": ")) {
+        (Some(name), _) => (Some(name), message),
+        (None, Some((field, message))) => (Some(field), message),
+        (None, None) => (None, message),
+    };
+    let problem = |detail: String| Problem::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidQuery, detail);
+    match field {
+        Some(field) => problem(format!("{field}: {}", rephrase(message))).field(field),
+        None => problem(rephrase(message)),
     }
 }
 
@@ -305,9 +313,10 @@ impl FromRequest<AppState> for NoBody {
 }
 
 async fn read_raw(request: Request, max_bytes: usize) -> Result<RawRequest, Problem> {
-    let (Parts { headers, .. }, body) = request.into_parts();
+    let (Parts { headers, extensions, .. }, body) = request.into_parts();
     check_content_type(&headers)?;
     let body = read_body(&headers, body, max_bytes).await?;
+    keep_body(&extensions, tenant_of(&extensions), &body);
     Ok(RawRequest { headers, body })
 }
 

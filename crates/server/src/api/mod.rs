@@ -4,11 +4,13 @@ mod audit;
 mod clock;
 mod deliveries;
 mod dlq;
+mod document;
 mod event_types;
 mod events;
 mod export;
 mod extract;
 mod health;
+mod invalid_fields;
 mod limit;
 mod notifications;
 mod operations;
@@ -22,9 +24,10 @@ mod tenants;
 mod users;
 mod webhooks;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::{Router, extract::Request, http::StatusCode, middleware};
+use serde_json::Value;
 use utoipa::{
     Modify, OpenApi,
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
@@ -62,6 +65,7 @@ pub type AppState = Arc<App>;
         description = "Webhook delivery that never loses an event. Errors are RFC 9457 problem details with a \
                        stable `code`."
     ),
+    servers((url = "/", description = "The server that serves this document")),
     components(schemas(Problem)),
     modifiers(&BearerKey),
     security(("api_key" = [])),
@@ -110,8 +114,12 @@ fn described() -> OpenApiRouter<AppState> {
 }
 
 /// Returns the OpenAPI 3.1 document of the API.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    described().into_openapi()
+pub(crate) fn openapi() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+        let derived = serde_json::to_value(described().into_openapi());
+        document::finish(derived.unwrap_or_default())
+    });
+    &DOCUMENT
 }
 
 /// Builds the routes for this node's role.
@@ -120,9 +128,14 @@ pub fn router(app: AppState) -> Router {
         let router = health::routes().merge(status::routes()).split_for_parts().0;
         return router.fallback(api_disabled).method_not_allowed_fallback(method_not_allowed).with_state(app);
     }
-    let (router, openapi) = described().split_for_parts();
-    let router =
-        router.merge(page(openapi)).fallback(route_not_found).method_not_allowed_fallback(method_not_allowed);
+    let router = described().split_for_parts().0;
+    let router = router
+        .merge(page())
+        .merge(document::route(openapi()))
+        .fallback(route_not_found)
+        .method_not_allowed_fallback(method_not_allowed);
+    let list_all = middleware::from_fn_with_state(app.clone(), invalid_fields::list_invalid_fields);
+    let router = router.layer(list_all);
     let router = match app.throttle() {
         Some(_) => router.layer(middleware::from_fn_with_state(app.clone(), limit::enforce_rate_limit)),
         None => router,
@@ -131,9 +144,9 @@ pub fn router(app: AppState) -> Router {
 }
 
 /// Returns the Swagger UI page for the OpenAPI document. The external validator is disabled.
-fn page(document: utoipa::openapi::OpenApi) -> SwaggerUi {
-    let config = utoipa_swagger_ui::Config::default().validator_url("none");
-    SwaggerUi::new("/docs").config(config).url("/openapi.json", document)
+fn page() -> SwaggerUi {
+    let config = utoipa_swagger_ui::Config::new([document::PATH]).validator_url("none");
+    SwaggerUi::new("/docs").config(config)
 }
 
 async fn route_not_found(request: Request) -> Problem {

@@ -102,6 +102,7 @@ struct StoreView {
     state: Reachability,
     /// Error, if the store does not accept writes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     error: Option<String>,
     /// PostgreSQL settings that determine whether commits survive a crash, as in effect in Redrive's sessions; null
     /// for SQLite.

@@ -360,6 +360,7 @@ pub(super) struct KeyView {
     scopes: Vec<Scope>,
     /// The key itself. Returned only once, on creation.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     key: Option<String>,
     /// Networks from which the key may be used; any if empty.
     #[schema(value_type = Vec<String>)]

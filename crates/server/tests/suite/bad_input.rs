@@ -53,7 +53,12 @@ async fn malformed_or_mistyped_json_is_rejected() {
         "event_type",
     );
     let unknown = r#"{"event_type":"a.b","data":1,"dta":2}"#;
-    assert_problem(&post_raw(&api, "/v1/events", unknown).await, 400, "invalid_field", "unknown field `dta`");
+    assert_problem(
+        &post_raw(&api, "/v1/events", unknown).await,
+        400,
+        "invalid_field",
+        "dta: unknown field; did you mean data?",
+    );
     let not_utf8 =
         api.raw("POST", "/v1/events", &[JSON], b"{\"event_type\":\"\xff\",\"data\":1}".to_vec()).await;
     assert_eq!(not_utf8.status, 400);
@@ -302,7 +307,7 @@ async fn invalid_circuit_changes_are_rejected() {
         (
             json!({"action": "force_close", "duration_seconds": "1h"}),
             "duration_seconds",
-            "expected a whole number",
+            "must be a whole number, got the string \"1h\"",
         ),
         (json!({"action": "force_open", "for": 60}), "for", "unknown field"),
     ] {

@@ -18,6 +18,7 @@ mod documentation;
 mod environment;
 mod flow_control;
 mod http_edge;
+mod invalid_fields;
 mod openapi;
 mod overview;
 mod process;

@@ -154,7 +154,7 @@ async fn metadata_values_are_any_json_and_kept_as_sent() {
         (raw(&deep), "metadata.n", "nested too deeply"),
         (raw("1e400"), "metadata.n", "number out of range"),
         (raw(&format!("[{}]", "1,".repeat(4100) + "1")), "metadata", "8192 bytes"),
-        (r#"{"metadata": 5}"#.to_owned(), "metadata", "expected an object"),
+        (r#"{"metadata": 5}"#.to_owned(), "metadata", "must be an object, got the number 5"),
     ] {
         assert_refused(&api.raw("PATCH", &path, &json, body).await, field, mentions);
     }

@@ -6,7 +6,7 @@ use redrive_core::{
 };
 use redrive_store::{DeliveryFilter, StatusFilter};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     api::{export::Format, extract::List, page::Paging, scope::tenant_parameter},
@@ -25,6 +25,7 @@ macro_rules! delivery_query {
             /// `pending`, `in_flight`, `delivered` (or `success`), `dead`, `cancelled`; `failed`: at least one failed
             /// attempt and not delivered; `exhausted`: dead after its last attempt; `circuit_blocked`: pending, and
             /// waiting for the open circuit of its webhook.
+            #[param(value_type = Option<StatusParameter>, inline)]
             status: Option<String>,
             /// Only deliveries to these webhooks: up to 50, separated by commas, or the parameter repeated.
             #[param(value_type = Option<Vec<String>>)]
@@ -40,12 +41,12 @@ macro_rules! delivery_query {
             #[param(value_type = Option<Vec<String>>)]
             event_type: Option<List<String>>,
             /// Only deliveries whose last failure has one of these categories.
-            #[param(value_type = Option<Vec<String>>)]
+            #[param(value_type = Option<Vec<FailureCategory>>)]
             failure_category: Option<List<FailureCategory>>,
             /// Only deliveries whose last response had this status code, such as `503`, or class, such as `5xx`.
             status_code: Option<String>,
             /// Only deliveries dead for one of these reasons.
-            #[param(value_type = Option<Vec<String>>)]
+            #[param(value_type = Option<Vec<DeadReason>>)]
             dead_reason: Option<List<DeadReason>>,
             /// Only dead deliveries whose last failure requires no change before a retry (`true`), or requires one
             /// (`false`).
@@ -58,10 +59,10 @@ macro_rules! delivery_query {
             #[param(value_type = Option<String>)]
             failed_to: Option<Time>,
             /// Only deliveries of events from this time on (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             from: Option<Time>,
             /// Only deliveries of events before this time (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             to: Option<Time>,
             /// The tenant to act for; admin keys only.
             pub(in crate::api) tenant_id: Option<String>,
@@ -142,10 +143,10 @@ pub(in crate::api) struct DeadQuery {
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<String>>,
     /// Only dead letters whose last failure has one of these categories.
-    #[param(value_type = Option<Vec<String>>)]
+    #[param(value_type = Option<Vec<FailureCategory>>)]
     failure_category: Option<List<FailureCategory>>,
     /// Only dead letters with one of these reasons.
-    #[param(value_type = Option<Vec<String>>)]
+    #[param(value_type = Option<Vec<DeadReason>>)]
     dead_reason: Option<List<DeadReason>>,
     /// Only dead letters whose last failure requires no change before a retry (`true`), or requires one (`false`).
     recoverable: Option<bool>,
@@ -156,10 +157,10 @@ pub(in crate::api) struct DeadQuery {
     #[param(value_type = Option<String>)]
     failed_to: Option<Time>,
     /// Only dead letters of events from this time on (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
     /// Only dead letters of events before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
     /// The tenant to act for; admin keys only.
     pub(in crate::api) tenant_id: Option<String>,
@@ -188,6 +189,22 @@ impl DeadQuery {
 const EXHAUSTED: &str = "exhausted";
 /// Value of `status` for pending deliveries that wait for an open circuit.
 const CIRCUIT_BLOCKED: &str = "circuit_blocked";
+
+/// Values of `status`, for the OpenAPI document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "it is there to be documented")]
+enum StatusParameter {
+    Pending,
+    InFlight,
+    Delivered,
+    Success,
+    Dead,
+    Cancelled,
+    Failed,
+    Exhausted,
+    CircuitBlocked,
+}
 
 fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
     let known = match text {
@@ -237,6 +254,10 @@ mod tests {
         }
         assert_eq!(status_filter("success").ok(), exactly(DeliveryStatus::Delivered));
         assert_eq!(status_filter("failed").ok(), Some(StatusFilter::Failed));
+        let schema = serde_json::to_value(<StatusParameter as utoipa::PartialSchema>::schema()).unwrap();
+        let documented = schema["enum"].as_array().unwrap();
+        assert_eq!(documented.len(), DeliveryStatus::ALL.len() + 4);
+        assert!(documented.iter().all(|name| status_filter(name.as_str().unwrap()).is_ok()), "{schema}");
         assert!(["", "Success", "retrying"].iter().all(|text| status_filter(text).is_err()));
 
         let query = |status: &str, dead_reason: Option<Vec<DeadReason>>| {

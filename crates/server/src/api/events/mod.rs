@@ -139,10 +139,10 @@ macro_rules! event_query {
             /// Return only events from this source.
             source: Option<String>,
             /// Return only events published at or after this time (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             from: Option<Time>,
             /// Return only events published before this time (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             to: Option<Time>,
             /// Tenant to act for; admin keys only.
             tenant_id: Option<String>,

@@ -21,6 +21,7 @@ use crate::{
     api::{
         AppState,
         extract::{Batch, Query, RawRequest, SinglePayload},
+        invalid_fields::in_object,
         scope::{Authorized, CanPublish, TenantQuery, resolve_tenant},
     },
     app::{
@@ -37,6 +38,8 @@ use crate::{
 
 /// Maximum number of events in one batch.
 pub(super) const MAX_BATCH: usize = 1_000;
+/// Name of the schema of one event in the API document.
+const EVENT_SCHEMA: &str = "EventCreate";
 
 /// Acknowledgement of a published event.
 #[derive(Serialize, ToSchema)]
@@ -49,9 +52,11 @@ pub(crate) struct PublishedView {
     timestamp: Time,
     /// Sequence number within the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     sequence_number: Option<i64>,
     /// Number of webhooks that the event is delivered to.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     deliveries: Option<usize>,
     /// Whether the event was already published with the same idempotency key.
     duplicate: bool,
@@ -74,20 +79,28 @@ impl From<PublishReceipt> for PublishedView {
 #[serde(untagged)]
 pub(crate) enum BatchItem {
     /// The event was accepted.
-    Accepted {
-        /// Status code that a single publish would have returned: 202, or 200 for a duplicate.
-        status: u16,
-        /// The published event.
-        #[serde(flatten)]
-        published: PublishedView,
-    },
+    Accepted(AcceptedEvent),
     /// The event was rejected.
-    Rejected {
-        /// Status code that a single publish would have returned.
-        status: u16,
-        /// Reason for the rejection.
-        error: Problem,
-    },
+    Rejected(RejectedEvent),
+}
+
+/// An accepted event of a batch.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AcceptedEvent {
+    /// Status code that a single publish would have returned: 202, or 200 for a duplicate.
+    status: u16,
+    /// The published event.
+    #[serde(flatten)]
+    published: PublishedView,
+}
+
+/// A rejected event of a batch.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RejectedEvent {
+    /// Status code that a single publish would have returned.
+    status: u16,
+    /// Reason for the rejection.
+    error: Problem,
 }
 
 /// Results of a batch, in the order of the request.
@@ -220,15 +233,17 @@ pub(super) async fn publish_batch(
         let work = parse_work(event, mode);
         let parsed = parse_item(&app, event, &raw.body, mode, &tenant, work).await?;
         let parsed = match parsed {
-            Ok((draft, named)) => resolve_item(&app, &caller, &mut tenants, draft, named).await,
-            Err(error) => Err(error),
+            Ok((draft, named)) => {
+                resolve_item(&app, &caller, &mut tenants, draft, named).await.map_err(Problem::from)
+            }
+            Err(problem) => Err(problem),
         };
         match parsed {
             Ok(draft) => {
                 drafts.push(EventDraft { trace: trace.clone().or(draft.trace), hops, ..draft });
                 results.push(None);
             }
-            Err(error) => results.push(Some(batch_item(Err(error)))),
+            Err(problem) => results.push(Some(rejected(problem))),
         }
         inline_work += if work <= MAX_INLINE_COST_UNITS { work } else { 0 };
         if inline_work > MAX_INLINE_COST_UNITS / 2 {
@@ -239,12 +254,11 @@ pub(super) async fn publish_batch(
     let mut published = app.publish_batch(drafts, MAX_BATCH_COST_UNITS).await.into_iter().map(batch_item);
     let data: Vec<_> = results.into_iter().filter_map(|result| result.or_else(|| published.next())).collect();
     let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
-    let lost =
-        |item: &BatchItem| matches!(item, BatchItem::Rejected { status, .. } if *status == unavailable);
-    if let Some(BatchItem::Rejected { error, .. }) = data.first()
+    let lost = |item: &BatchItem| matches!(item, BatchItem::Rejected(item) if item.status == unavailable);
+    if let Some(BatchItem::Rejected(item)) = data.first()
         && data.iter().all(lost)
     {
-        return Err(error.clone());
+        return Err(item.error.clone());
     }
     Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
 }
@@ -269,7 +283,7 @@ async fn parse_item(
     mode: Mode,
     tenant_id: &TenantId,
     work: u64,
-) -> Result<Result<ParsedItem, AppError>, AppError> {
+) -> Result<Result<ParsedItem, Problem>, AppError> {
     if work <= MAX_INLINE_COST_UNITS {
         app.engine().record_inline_work(work);
         return Ok(item(text, body, mode, tenant_id));
@@ -281,14 +295,17 @@ async fn parse_item(
 /// An event of a batch, and the tenant that it names, if any.
 type ParsedItem = (EventDraft, Option<String>);
 
-/// Parses one event of a batch.
-fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<ParsedItem, AppError> {
+/// Parses one event of a batch. The problem lists all of its invalid fields.
+fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<ParsedItem, Problem> {
     if mode == Mode::Batch {
         return Ok((parse_structured(text, body, tenant_id.clone())?, None));
     }
-    let mut event: EventInput<'_> = parse_object(text)?;
-    let named = event.tenant_id.take().map(Cow::into_owned);
-    Ok((to_draft(event, body, tenant_id.clone())?, named))
+    let parse = || -> Result<ParsedItem, AppError> {
+        let mut event: EventInput<'_> = parse_object(text)?;
+        let named = event.tenant_id.take().map(Cow::into_owned);
+        Ok((to_draft(event, body, tenant_id.clone())?, named))
+    };
+    parse().map_err(|error| Problem::from(error).with_invalid_fields(in_object(EVENT_SCHEMA, text)))
 }
 
 /// Sets the tenant that an event of a batch names; only an admin may name others. `known` are the tenants that events
@@ -314,13 +331,14 @@ async fn resolve_item(
 
 fn batch_item(result: Result<PublishReceipt, AppError>) -> BatchItem {
     match result {
-        Ok(receipt) => BatchItem::Accepted {
+        Ok(receipt) => BatchItem::Accepted(AcceptedEvent {
             status: if receipt.duplicate { 200 } else { 202 },
             published: receipt.into(),
-        },
-        Err(error) => {
-            let error = Problem::from(error);
-            BatchItem::Rejected { status: error.status, error }
-        }
+        }),
+        Err(error) => rejected(error.into()),
     }
+}
+
+fn rejected(error: Problem) -> BatchItem {
+    BatchItem::Rejected(RejectedEvent { status: error.status, error })
 }

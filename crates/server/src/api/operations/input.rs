@@ -25,9 +25,11 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BatchFilter {
     /// Match deliveries to these webhooks.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
     webhook_ids: Option<Vec<WebhookId>>,
     /// Match deliveries of these event types. Names must match exactly.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
     event_types: Option<Vec<String>>,
     /// Match deliveries of these events.
@@ -40,20 +42,24 @@ pub(in crate::api) struct BatchFilter {
     #[schema(min_items = 1, max_items = 1000)]
     subjects: Option<Vec<String>>,
     /// Match deliveries whose last attempt failed with one of these categories.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1)]
     failure_categories: Option<Vec<FailureCategory>>,
     /// Match deliveries whose last response had one of these status codes, such as `503`, or classes, such as `5xx`.
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
     status_codes: Option<Vec<CodeFilter>>,
     /// Match deliveries with one of these statuses; not allowed for dead letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1)]
     statuses: Option<Vec<DeliveryStatus>>,
     /// `true`: match deliveries with a failed attempt that were not delivered.
     failed: Option<bool>,
     /// Match deliveries that are dead for one of these reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1)]
     dead_reasons: Option<Vec<DeadReason>>,
     /// Match dead deliveries whose last failure requires no change before a retry (`true`), or requires one (`false`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     recoverable: Option<bool>,
     /// Match what fails: dead letters that died at or after this time, and pending deliveries with a failed attempt.
     #[schema(value_type = Option<String>)]
@@ -62,10 +68,12 @@ pub(in crate::api) struct BatchFilter {
     #[schema(value_type = Option<String>)]
     failed_to: Option<Time>,
     /// Match deliveries of events published at or after this time (RFC 3339, or a date: midnight UTC).
-    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
     /// Match deliveries of events published before this time (RFC 3339, or a date: midnight UTC).
-    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
 }
 
@@ -198,10 +206,10 @@ tenant_parameter!(CancelBatchInput);
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BackfillInput {
     /// Deliver events published at or after this time (RFC 3339, or a date: midnight UTC).
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) from: Option<Time>,
     /// Deliver events published before this time (RFC 3339, or a date: midnight UTC); until now by default.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) to: Option<Time>,
     /// Deliver only events of these types; all that the webhook subscribes to by default.
     #[schema(max_items = 1000)]
@@ -234,10 +242,10 @@ pub(in crate::api) struct PurgeQuery {
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<String>>,
     /// Purge only dead letters whose last attempt failed with one of these categories.
-    #[param(value_type = Option<Vec<String>>)]
+    #[param(value_type = Option<Vec<FailureCategory>>)]
     failure_category: Option<List<FailureCategory>>,
     /// Purge only dead letters with one of these reasons.
-    #[param(value_type = Option<Vec<String>>)]
+    #[param(value_type = Option<Vec<DeadReason>>)]
     dead_reason: Option<List<DeadReason>>,
     /// Purge only dead letters whose last failure requires no change before a retry (`true`), or requires one (`false`).
     recoverable: Option<bool>,
@@ -258,10 +266,10 @@ pub(in crate::api) struct PurgeQuery {
     #[param(value_type = Option<String>)]
     failed_to: Option<Time>,
     /// Purge only dead letters of events published at or after this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     pub(super) from: Option<Time>,
     /// Purge only dead letters of events published before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     pub(super) to: Option<Time>,
     /// Only count the matching dead letters and return a sample.
     pub(super) dry_run: Option<bool>,

@@ -26,25 +26,40 @@ use crate::{
 #[allow(dead_code, reason = "it is there to be documented")]
 pub(crate) enum FilterExpression {
     /// All conditions must match.
-    All {
-        /// One or more conditions.
-        #[schema(no_recursion, min_items = 1)]
-        all: Vec<FilterExpression>,
-    },
+    All(Box<FilterAll>),
     /// At least one condition must match.
-    Any {
-        /// One or more conditions.
-        #[schema(no_recursion, min_items = 1)]
-        any: Vec<FilterExpression>,
-    },
+    Any(Box<FilterAny>),
     /// The condition must not match.
-    Not {
-        /// Condition that must not match.
-        #[schema(no_recursion)]
-        not: Box<FilterExpression>,
-    },
+    Not(Box<FilterNot>),
     /// All tests on the value at a path must match.
     Condition(Box<FilterCondition>),
+}
+
+/// All conditions must match.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "it is there to be documented")]
+pub(crate) struct FilterAll {
+    /// One or more conditions.
+    #[schema(no_recursion, min_items = 1)]
+    all: Vec<FilterExpression>,
+}
+
+/// At least one condition must match.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "it is there to be documented")]
+pub(crate) struct FilterAny {
+    /// One or more conditions.
+    #[schema(no_recursion, min_items = 1)]
+    any: Vec<FilterExpression>,
+}
+
+/// The condition must not match.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "it is there to be documented")]
+pub(crate) struct FilterNot {
+    /// Condition that must not match.
+    #[schema(no_recursion)]
+    not: Box<FilterExpression>,
 }
 
 /// Tests on the value at a path; all must match.
@@ -75,15 +90,19 @@ pub(crate) struct FilterCondition {
     lte: Option<Value>,
     /// Equal to one of these values.
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     one_of: Option<Vec<Value>>,
     /// Present (`true`) or missing (`false`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     exists: Option<bool>,
     /// String that starts with this prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     prefix: Option<String>,
     /// String that ends with this suffix.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     suffix: Option<String>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct WebhookInput {
     #[schema(example = "https://example.com/webhooks", format = "uri", max_length = 2048)]
     url: Option<String>,
     /// Event types to subscribe to: `order.created`, `order.*` or `*`.
-    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 100, example = json!(["order.*"]))]
+    #[schema(value_type = Option<Vec<EventTypePattern>>, min_items = 1, max_items = 100, example = json!(["order.*"]))]
     events: Option<Vec<Pattern>>,
     /// Deliver only events with these subjects; all if empty.
     #[schema(max_items = 100)]
@@ -113,6 +113,11 @@ pub(crate) struct WebhookInput {
 
 tenant_parameter!(WebhookInput);
 
+/// Event type (`order.created`), a prefix of event types (`order.*`), or `*` for all.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = "event-type-pattern", example = "order.*")]
+#[allow(dead_code, reason = "it is there to be documented")]
+struct EventTypePattern(String);
 /// Circuit breaker settings; omitted ones use the server's defaults.
 #[derive(Clone, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -54,6 +54,7 @@ pub(crate) struct WebhookView {
     signature: SignatureConfig,
     /// Signing secret. Returned only when it is created.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     secret: Option<String>,
     /// Current signing secrets, newest first, without their values.
     secrets: Vec<SecretView>,
@@ -78,6 +79,7 @@ pub(crate) struct WebhookView {
     max_in_flight: Option<u32>,
     /// Limits in effect if the operator's caps are lower than the settings of the webhook; omitted otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     effective_limits: Option<EffectiveLimitsView>,
     /// `tenant` or `operator`. Portal sessions cannot see webhooks of the operator.
     managed_by: ManagedBy,
@@ -202,6 +204,7 @@ impl From<EndpointAuth> for AuthView {
 pub(crate) struct SecretView {
     /// Public key for verifying `v1a` signatures, `whpk_…`; omitted if the webhook does not use them.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     public_key: Option<String>,
     /// Time at which the secret was created.
     #[schema(value_type = String, format = DateTime)]

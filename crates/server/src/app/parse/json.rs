@@ -11,6 +11,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
+use super::words::rephrase;
 use crate::app::{AppError, ErrorCode};
 
 /// Maximum nesting of a body: that of a payload, plus an event in a list in an object.
@@ -66,37 +67,22 @@ fn bad_json(error: &serde_json::Error, path: &str) -> AppError {
     }
     let index = detail.rfind(" at line ").unwrap_or(detail.len());
     let message = &detail[..index];
-    // The message names a missing or unknown field; for other errors the field is where the parser stopped.
-    let named = ["missing field `", "unknown field `"].iter().find_map(|what| message.strip_prefix(what));
-    let named = named.and_then(|rest| rest.split('`').next());
+    // The message names a missing, unknown or repeated field; for other errors the field is where the parser stopped.
+    let named = ["missing field `", "unknown field `", "duplicate field `"];
+    let named =
+        named.iter().find_map(|what| message.strip_prefix(what)).and_then(|rest| rest.split('`').next());
     let field = match (path, named) {
         (".", None) => return AppError::malformed(ErrorCode::InvalidBody, message),
         (".", Some(named)) => named.to_owned(),
-        (path, Some(named)) if message.starts_with("missing") => format!("{path}.{named}"),
+        (path, Some(named)) if !message.starts_with("unknown") => format!("{path}.{named}"),
         (path, _) => path.to_owned(),
     };
     // Redrive's own types begin the message with the field name, which must not appear twice.
     let message = match message.split_once(": ") {
-        _ if message.starts_with("missing field") => "is missing",
         Some((text, rest)) if field.starts_with(text) => rest,
         _ => message,
     };
-    FieldError::new(field, rephrase_json_error(message)).into()
-}
-
-/// Rephrases an error of serde_json for API users.
-fn rephrase_json_error(message: &str) -> String {
-    let Some((text, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
-    let wanted = match wanted {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a sequence" => "a list, such as [\"…\"]",
-        "a map" => "an object",
-        wanted if wanted.starts_with("struct ") => "an object",
-        wanted => wanted,
-    };
-    format!("{text}, expected {wanted}")
+    FieldError::new(field, rephrase(message)).into()
 }
 
 /// Deserializes a field so that null (clear it) differs from a missing field (leave it unchanged).

@@ -3,6 +3,7 @@
 pub(crate) mod cloudevents;
 pub(crate) mod document;
 pub(crate) mod json;
+pub(crate) mod words;
 
 /// Units of work per byte of a body: for a payload that is only skipped, and for one that is parsed into values.
 /// They include the second parse of an invalid body, which locates the error.
