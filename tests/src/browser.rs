@@ -6,12 +6,14 @@ use std::{
     process::Stdio,
 };
 
-use redrive_testkit::{Redrive, binary, node_with};
-use serde_json::{Value, json};
+use redrive_testkit::{Redrive, binary};
+use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::Command,
 };
+
+use crate::packages::node_modules;
 
 /// The packages of the scripts, with exact versions.
 const PACKAGES: &str = include_str!("../browser/package.json");
@@ -25,7 +27,7 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
         "key": redrive.key(),
         "pictures": pictures(),
     });
-    let modules = tokio::task::spawn_blocking(modules).await.expect("npm did not panic");
+    let modules = tokio::task::spawn_blocking(|| node_modules(PACKAGES)).await.expect("npm did not panic");
     let mut child = Command::new("node")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("browser").join(format!("{story}.js")))
         .env("NODE_PATH", modules)
@@ -53,15 +55,6 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
     }
     let status = child.wait().await.expect("cannot wait for node");
     assert!(status.success(), "{story} failed ({status}):\n{message}");
-}
-
-/// Returns the folder of the scripts' packages.
-fn modules() -> PathBuf {
-    let package: Value = serde_json::from_str(PACKAGES).expect("package.json is JSON");
-    let wanted = package["dependencies"].as_object().expect("package.json has dependencies");
-    let wanted: Vec<_> =
-        wanted.iter().map(|(name, version)| format!("{name}@{}", crate::text(version))).collect();
-    node_with(&wanted.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Returns the folder for screenshots of failures, next to the binary.

@@ -10,6 +10,8 @@ pub mod cluster;
 pub mod egress_paths;
 pub mod oidc_provider;
 pub mod user_login;
+pub mod openapi_diff;
+pub mod packages;
 
 use std::time::{Duration, SystemTime};
 

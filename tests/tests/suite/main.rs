@@ -16,6 +16,7 @@ mod filters;
 mod flow_control;
 mod idempotency;
 mod logs;
+mod openapi_changes;
 mod outcomes;
 mod restart;
 mod safe_start;

@@ -16,6 +16,7 @@ mod hostile;
 mod mail;
 mod metrics;
 mod notifications;
+mod openapi;
 mod quickstart;
 mod redis;
 mod resends;
