@@ -102,7 +102,7 @@ async fn linters_reject_a_wrong_document() {
     .unwrap();
     let output = NodeTools::new(&folder).await.lint().output().await.unwrap();
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("unique `operationId`"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("unique `operationId`"), "{output:?}");
 }
 
 #[tokio::test]

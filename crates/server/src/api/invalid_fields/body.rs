@@ -48,7 +48,7 @@ impl Comparison {
         if !alternatives.is_empty() {
             return self.compare_alternatives(&alternatives, value, field, depth);
         }
-        let (kind, types) = (Kind::of(value), schema.types());
+        let (kind, types) = (Kind::from_value(value), schema.types());
         if !types.is_empty() && !types.iter().any(|name| accepts(name, kind, value)) {
             return self.add_wrong_type(&types, value, field);
         }
@@ -71,7 +71,7 @@ impl Comparison {
     }
 
     fn compare_alternatives(&mut self, all: &[Schema<'_>], value: &RawValue, field: &str, depth: usize) {
-        let kind = Kind::of(value);
+        let kind = Kind::from_value(value);
         let fits = |schema: &&Schema<'_>| {
             let types = schema.types();
             types.is_empty() || types.iter().any(|name| accepts(name, kind, value))
@@ -157,7 +157,7 @@ impl Comparison {
                 continue;
             }
             let known = schema.property(name).or(others.filter(|others| others.is_object()));
-            match known.and_then(|known| schema.of(known)) {
+            match known.and_then(|known| schema.resolve(known)) {
                 Some(known) => self.compare(known, member, &path, depth + 1),
                 None if others == Some(&Value::Bool(false)) => {
                     let message = unknown_field(name, &schema.property_names());
@@ -185,7 +185,7 @@ fn tag_of<'d>(variant: Schema<'d>) -> Option<&'d str> {
 }
 
 fn tag_value<'d>(variant: Schema<'d>, tag: &str) -> Option<&'d str> {
-    match variant.of(variant.property(tag)?)?.values()?.as_slice() {
+    match variant.resolve(variant.property(tag)?)?.values()?.as_slice() {
         [only] => Some(only),
         _ => None,
     }

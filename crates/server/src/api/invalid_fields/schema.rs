@@ -78,7 +78,7 @@ impl<'d> Schema<'d> {
     }
 
     /// Returns the schema for a value of the document.
-    pub(super) fn of(self, value: &'d Value) -> Option<Self> {
+    pub(super) fn resolve(self, value: &'d Value) -> Option<Self> {
         Self::new(self.document, value)
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Returns the kind of an unparsed value.
-    pub(super) fn of(value: &RawValue) -> Self {
+    pub(super) fn from_value(value: &RawValue) -> Self {
         match value.get().as_bytes().first() {
             Some(b'n') => Self::Null,
             Some(b't' | b'f') => Self::Boolean,
@@ -57,7 +57,7 @@ pub(super) fn expected_type(name: &str) -> &'static str {
 
 /// Describes an unparsed value.
 pub(super) fn describe(value: &RawValue) -> String {
-    match Kind::of(value) {
+    match Kind::from_value(value) {
         Kind::Null => "null".to_owned(),
         Kind::Boolean => value.get().to_owned(),
         Kind::Number => format!("the number {}", shortened(value.get())),
