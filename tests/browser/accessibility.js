@@ -62,6 +62,7 @@ scenario(async (fixture) => {
     await visit(fixture.home);
     await visit(`${fixture.home}/webhooks`);
     await visit(`${fixture.home}/webhooks/${webhook.id}`);
+    await visit(`${fixture.home}/webhooks/${webhook.id}/attempts`);
     await visit(`${fixture.home}/webhooks/${webhook.id}/edit`);
     await visit(`${fixture.home}/webhooks/new`);
   });
@@ -77,6 +78,11 @@ scenario(async (fixture) => {
     await checkPage(page);
     await visit(`${fixture.home}/operations`);
     await visit(`${fixture.home}/operations/${operation.id}`);
+  });
+
+  await fixture.step("search", async () => {
+    await visit(`${fixture.home}/search?q=order`);
+    await visit(`${fixture.home}/search/payloads?path=status&value=200`);
   });
 
   await fixture.step("event types", async () => {

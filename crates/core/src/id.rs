@@ -134,6 +134,36 @@ typed_id!(
     NotificationId, "ntf_"
 );
 
+/// Longest time after an event for which [`AttemptId::for_delivery`] stores the delivery in the id.
+const MAX_STORED_DELAY_MS: i64 = 60_000;
+
+impl AttemptId {
+    /// Creates the id of an attempt. In the first minute after the event, the id contains the start of the delivery's id
+    /// and the time since the event, so that [`AttemptId::possible_deliveries`] finds the delivery without an index.
+    /// Later attempts have random ids.
+    pub fn for_delivery(at: Time, delivery_id: DeliveryId, random: &RandomBytes) -> Self {
+        let delay = at.millis() - delivery_id.time().millis();
+        let mut bytes = *Self::new(at, random).as_bytes();
+        if (0..MAX_STORED_DELAY_MS).contains(&delay) {
+            bytes[6..14].copy_from_slice(&delivery_id.as_bytes()[6..14]);
+            bytes[14..].copy_from_slice(&(delay as u16).to_be_bytes());
+        }
+        Self::from_bytes(bytes)
+    }
+
+    /// Returns the first and the last delivery id that the attempt can belong to if it was made in the first minute
+    /// after its event. The attempts of these deliveries must still be compared with this id.
+    pub fn possible_deliveries(&self) -> (DeliveryId, DeliveryId) {
+        let bytes = self.as_bytes();
+        let delay = i64::from(u16::from_be_bytes([bytes[14], bytes[15]]));
+        let mut first = min_bytes_at(Time::from_millis((self.time().millis() - delay).max(0)));
+        first[6..14].copy_from_slice(&bytes[6..14]);
+        let mut last = first;
+        last[14..].fill(0xff);
+        (DeliveryId::from_bytes(first), DeliveryId::from_bytes(last))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -162,6 +192,16 @@ mod tests {
         assert_eq!(error, "expected an id of the form evt_<32 hex digits>");
     }
 
+    #[test]
+    fn attempt_after_the_first_minute_or_before_its_event_has_a_random_id() {
+        let created = Time::from_millis(1_700_000_000_123);
+        let delivery_id = DeliveryId::new(created, &[1; 10]);
+        for at in [created.millis() + MAX_STORED_DELAY_MS, created.millis() - 1] {
+            let at = Time::from_millis(at);
+            assert_eq!(AttemptId::for_delivery(at, delivery_id, &[9; 10]), AttemptId::new(at, &[9; 10]));
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
@@ -174,6 +214,24 @@ mod tests {
                 prop_assert!(id.time() <= Time::FAR_FUTURE);
                 prop_assert!(text.parse::<WebhookId>().is_err());
             }
+        }
+
+        #[test]
+        fn delivery_is_found_from_an_attempt_of_the_first_minute(
+            delivery: [u8; 10], random: [u8; 10], delay in 0..MAX_STORED_DELAY_MS,
+        ) {
+            let created = Time::from_millis(1_700_000_000_123);
+            let delivery_id = DeliveryId::new(created, &delivery);
+            let at = Time::from_millis(created.millis() + delay);
+            let id = AttemptId::for_delivery(at, delivery_id, &random);
+            let (first, last) = id.possible_deliveries();
+            prop_assert!(first <= delivery_id && delivery_id <= last && id.time() == at);
+        }
+
+        #[test]
+        fn any_attempt_id_has_a_range_of_deliveries(bytes: [u8; 16]) {
+            let (first, last) = AttemptId::from_bytes(bytes).possible_deliveries();
+            prop_assert!(first <= last);
         }
 
         #[test]

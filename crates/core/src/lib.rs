@@ -22,6 +22,7 @@ pub mod maintenance;
 pub mod notification;
 pub mod protection;
 pub mod routing;
+pub mod search;
 pub mod security;
 pub mod statistics;
 pub mod tenancy;

@@ -244,7 +244,7 @@ impl From<AppError> for Problem {
             AppError::TooManyExports { here: true, .. } => {
                 problem(StatusCode::SERVICE_UNAVAILABLE).retry_after(5)
             }
-            AppError::TooManyExports { here: false, .. } => {
+            AppError::TooManyExports { here: false, .. } | AppError::TooManySearches { .. } => {
                 problem(StatusCode::TOO_MANY_REQUESTS).retry_after(5)
             }
             AppError::Store(error) => error.into(),

@@ -5,6 +5,7 @@
 
 mod access_path;
 pub mod archive;
+mod attempt_listing;
 mod batch;
 mod codes;
 #[cfg(feature = "conformance")]
@@ -22,7 +23,7 @@ mod tenant_reads;
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NotificationId, OperationId, TenantId, Time, WebhookId,
     cluster::clock_discipline::ClockStep,
     delivery::{bulk_operation::OperationState, lane::Priority},
     maintenance::durability::Durability,
@@ -296,6 +297,8 @@ pub trait History: Send + Sync {
         filter: EventFilter,
         page: PageRequest<EventId>,
     ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>>;
+    /// Reads payloads, newest event first, in a step of bounded size.
+    fn scan_payloads(&self, tenant_id: TenantId, scan: PayloadScan) -> StoreFuture<'_, PayloadPage>;
     /// Returns a delivery.
     fn delivery(&self, tenant_id: TenantId, id: DeliveryId) -> StoreFuture<'_, Option<Delivery>>;
     /// Lists deliveries, newest event first.
@@ -336,6 +339,22 @@ pub trait History: Send + Sync {
         tenant_id: TenantId,
         event_id: EventId,
     ) -> StoreFuture<'_, Option<Vec<StoredAttempt>>>;
+}
+
+/// The listing of attempts.
+pub trait Attempts: Send + Sync {
+    /// Lists attempts, newest first; see [`AttemptCursor`]. A cursor stays valid, and the order after it stays the same,
+    /// during concurrent writes.
+    fn list_attempts(
+        &self,
+        tenant_id: TenantId,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>>;
+    /// Returns an attempt.
+    fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>>;
+    /// Returns the tenant of an attempt, whatever the tenant: for admins only.
+    fn tenant_of_attempt(&self, id: AttemptId) -> StoreFuture<'_, Option<TenantId>>;
 }
 
 /// Retry, replay and cancellation.
@@ -877,6 +896,7 @@ pub trait Store:
     + Tenancy
     + BrowserSessions
     + History
+    + Attempts
     + Redrive
     + Operations
     + Secrets
@@ -912,6 +932,7 @@ impl<T> Store for T where
         + Tenancy
         + BrowserSessions
         + History
+        + Attempts
         + Redrive
         + Operations
         + Secrets

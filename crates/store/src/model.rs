@@ -1,5 +1,6 @@
 //! Input and output types of a store: plain data, the same for every backend.
 
+mod attempts;
 mod audit;
 mod browser_sessions;
 mod claim;
@@ -24,7 +25,8 @@ mod webhooks;
 
 pub(crate) use self::runtime_state::BacklogCounts;
 pub use self::{
-    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, email_addresses::*,
-    event_types::*, history::*, nodes::*, notifications::*, operations::*, publish::*, record::*, redrive::*,
-    retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*, webhooks::*,
+    attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*,
+    email_addresses::*, event_types::*, history::*, nodes::*, notifications::*, operations::*, publish::*,
+    record::*, redrive::*, retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*,
+    webhooks::*,
 };

@@ -1,7 +1,12 @@
 //! What becomes of a delivery.
 
+use std::time::Duration;
+
 use super::{DeadReason, DeliveryStatus};
-use crate::time::Time;
+use crate::{id::DeliveryId, time::Time};
+
+/// Time after an event within which a success at the first attempt is prompt.
+pub const PROMPT_SUCCESS_WINDOW: Duration = Duration::from_secs(60);
 
 /// What becomes of a delivery: decided once, and then recorded, counted and shown as it is.
 ///
@@ -91,12 +96,49 @@ pub enum AttemptStatus {
 }
 
 impl AttemptStatus {
+    /// Every status.
+    pub const ALL: [Self; 3] = [Self::Success, Self::Failed, Self::FinalFailure];
+
+    /// Returns whether an attempt with this status is a prompt success: the first attempt, within a minute of the event.
+    /// Listings find prompt successes through their deliveries, and all other attempts in an index of their own, which
+    /// nearly no attempt of a healthy endpoint has to be written to.
+    pub fn is_prompt_success(self, number: u32, delivery_id: DeliveryId, executed_at: Time) -> bool {
+        let event_at = delivery_id.time();
+        self == Self::Success
+            && number == 1
+            && executed_at >= event_at
+            && executed_at.duration_since(event_at) < PROMPT_SUCCESS_WINDOW
+    }
+
     /// Returns the name used everywhere.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
             Self::Failed => "failed",
             Self::FinalFailure => "exhausted",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompt_success_is_the_first_attempt_within_a_minute() {
+        let event_at = Time::from_secs(1_700_000_000);
+        let id = DeliveryId::new(event_at, &[1; 10]);
+        let after = |millis| Time::from_millis(event_at.millis() + millis);
+        for (status, number, millis, is_prompt) in [
+            (AttemptStatus::Success, 1, 0, true),
+            (AttemptStatus::Success, 1, 59_999, true),
+            (AttemptStatus::Success, 1, 60_000, false),
+            (AttemptStatus::Success, 1, -1, false),
+            (AttemptStatus::Success, 2, 5, false),
+            (AttemptStatus::Failed, 1, 5, false),
+            (AttemptStatus::FinalFailure, 1, 5, false),
+        ] {
+            assert_eq!(status.is_prompt_success(number, id, after(millis)), is_prompt, "{status:?} {millis}");
         }
     }
 }

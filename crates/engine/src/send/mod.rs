@@ -72,7 +72,7 @@ impl Sender {
     ) -> AttemptResult {
         let executed_at = self.clock.now();
         let started_nanos = self.tracer.nanos_if_sampled(&delivery.event);
-        let id = AttemptId::new(executed_at, &clock::random_id_bytes());
+        let id = AttemptId::for_delivery(executed_at, delivery.id, &clock::random_id_bytes());
         if let Some(started) = delivery.publish_started_at {
             self.dispatcher.on_fresh_sent(started);
         }
@@ -121,7 +121,7 @@ impl Sender {
         let executed_at = self.clock.now();
         let failed = EgressFailure { failure, message: message.into(), status: None };
         AttemptResult {
-            id: AttemptId::new(executed_at, &clock::random_id_bytes()),
+            id: AttemptId::for_delivery(executed_at, delivery.id, &clock::random_id_bytes()),
             executed_at,
             exchange: Exchange { result: Err(failed), timings: Timings::default() },
             started_nanos: self.tracer.nanos_if_sampled(&delivery.event),

@@ -1,6 +1,7 @@
 // Scripts of every page: relative times, theme, actions, live updates, tooltips.
 import { actions } from "./actions.js";
 import { live } from "./live.js";
+import { search } from "./search.js";
 import { showTimes } from "./times.js";
 import { tips } from "./tooltips.js";
 
@@ -36,4 +37,5 @@ showTimes();
 setInterval(showTimes, 1000);
 actions();
 tips();
+search();
 live();

@@ -1,5 +1,6 @@
 //! JSON API: one file per resource, a thin layer over `app`.
 
+mod attempts;
 mod audit;
 mod clock;
 mod deliveries;
@@ -18,6 +19,7 @@ mod page;
 mod portal;
 mod preferences;
 mod scope;
+mod search;
 mod secrets;
 mod status;
 mod tenants;
@@ -36,6 +38,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 pub(crate) use self::{
+    attempts::AttemptQuery,
     audit::AuditQuery,
     deliveries::{
         DeliveryQuery, ExportQuery, HeaderView, cursor_of, export_rows as exported_deliveries, header_views,
@@ -47,6 +50,7 @@ pub(crate) use self::{
     operations::OperationView,
     page::{Cursor, Paging},
     scope::{Authorized, ManagesEndpoints},
+    search::{PayloadQuery, SearchQuery},
     tenants::{TenantsQuery, named},
     webhooks::{REDACTED, WebhookInput, validate_draft},
 };
@@ -74,6 +78,7 @@ pub type AppState = Arc<App>;
         (name = "events", description = "Publish, read and replay events"),
         (name = "event types", description = "Catalogue of event types and their schemas"),
         (name = "deliveries", description = "Delivery of events to webhooks, with their attempts"),
+        (name = "search", description = "Find objects by what identifies them, and events by their payloads"),
         (name = "dlq", description = "Dead letters: deliveries that are no longer attempted"),
         (name = "notifications", description = "Notifications to owners, and their preferences"),
         (name = "tenants", description = "Tenants, API keys and the audit log, for admins"),
@@ -97,8 +102,10 @@ fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(webhooks::routes())
         .merge(events::routes())
+        .merge(search::routes())
         .merge(event_types::routes())
         .merge(deliveries::routes())
+        .merge(attempts::routes())
         .merge(dlq::routes())
         .merge(operations::routes())
         .merge(notifications::routes())

@@ -2,8 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use redrive_core::{DeliveryId, EventId, TenantId, Time, WebhookId};
-use redrive_store::{CircuitPeriod, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, StoredAttempt};
+use redrive_core::{AttemptId, DeliveryId, EventId, TenantId, Time, WebhookId, event::Event};
+use redrive_store::{
+    AttemptCursor, AttemptFilter, CircuitPeriod, Delivery, DeliveryCursor, DeliveryFilter, ListedAttempt,
+    ListingPage, PageRequest, StoredAttempt,
+};
 
 pub use super::blocked::BlockedPeriod;
 use super::{App, AppError, TenantView, blocked::blocked};
@@ -32,6 +35,42 @@ pub struct DeliveryHistory {
 }
 
 impl App {
+    /// Lists attempts, newest first. A webhook that the caller may not see has none.
+    pub async fn list_attempts(
+        &self,
+        tenant: impl Into<TenantView>,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> Result<ListingPage<ListedAttempt, AttemptCursor>, AppError> {
+        let view = tenant.into();
+        if let Some(webhook_id) = filter.webhook_id {
+            match self.require_known_webhook(&view, webhook_id).await {
+                Err(AppError::NotFound(_)) => return Ok(ListingPage { found: Vec::new(), stopped: None }),
+                known => known?,
+            }
+        }
+        let tenant_managed_only = filter.tenant_managed_only || view.tenant_managed_only;
+        let filter = AttemptFilter { tenant_managed_only, ..filter };
+        Ok(self.store().list_attempts(view.id, filter, page).await?)
+    }
+
+    /// Returns an attempt with its event.
+    pub async fn attempt(
+        &self,
+        tenant: impl Into<TenantView>,
+        id: AttemptId,
+    ) -> Result<(StoredAttempt, Event), AppError> {
+        let view = tenant.into();
+        let missing = || AppError::NotFound("attempt");
+        let stored = self.store().attempt(view.id.clone(), id).await?.ok_or_else(missing)?;
+        match self.require_known_webhook(&view, stored.webhook_id).await {
+            Err(AppError::NotFound(_)) => return Err(missing()),
+            known => known?,
+        }
+        let event = self.store().event(view.id, stored.event_id).await?.ok_or_else(missing)?.event;
+        Ok((stored, event))
+    }
+
     /// Returns the history of one delivery.
     pub async fn history(
         &self,

@@ -94,6 +94,14 @@ pub enum AppError {
         /// Maximum number of concurrent exports.
         max: u32,
     },
+    /// The limit of concurrent payload searches is reached.
+    #[error("the limit of {max} concurrent payload searches {} is reached; wait until one has ended", if *here { "of this node" } else { "of this caller" })]
+    TooManySearches {
+        /// Whether the limit is this node's, not the caller's.
+        here: bool,
+        /// Maximum number of concurrent searches.
+        max: u32,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -123,6 +131,7 @@ impl AppError {
             Self::BatchTooCostly(_) => ErrorCode::BatchTooCostly,
             Self::OverQuota { .. } => ErrorCode::QuotaExceeded,
             Self::TooManyExports { .. } => ErrorCode::TooManyExports,
+            Self::TooManySearches { .. } => ErrorCode::TooManySearches,
             Self::Store(error) => store_error_code(error),
         }
     }

@@ -146,6 +146,8 @@ error_codes! {
         "The event has passed through more deliveries than `events.max_hops` allows.";
     RateLimited = "rate_limited", [429],
         "This key has exceeded its rate limit.";
+    TooManySearches = "too_many_searches", [429],
+        "The caller runs a payload search already, or the node runs as many as it may. Wait until one has ended.";
     TooManyExports = "too_many_exports", [429, 503],
         "429: the tenant has reached its limit of concurrent exports. 503: the node has reached its own. Wait until one has \
          ended.";

@@ -28,10 +28,12 @@ mod notifications;
 pub mod operations;
 pub mod overview;
 pub(crate) mod parse;
+pub mod payload_search;
 pub mod portal;
 pub mod preferences;
 pub mod queue;
 pub mod quota;
+pub mod search;
 pub mod secrets;
 pub mod session;
 pub mod status;
@@ -76,7 +78,10 @@ pub use throttle::Throttle;
 pub use user_login::UserLogin;
 pub use view::TenantView;
 
-use self::{export::ExportLimiter, login_limit::FailedLogins, quota::Quotas, session::Sessions};
+use self::{
+    export::ExportLimiter, login_limit::FailedLogins, payload_search::PayloadSearchLimiter, quota::Quotas,
+    session::Sessions,
+};
 
 /// Settings used by the use cases.
 #[derive(Clone, Debug)]
@@ -124,6 +129,8 @@ pub struct App {
     quotas: Quotas,
     /// Running exports of this node.
     exports: ExportLimiter,
+    /// Running payload searches of this node.
+    payload_searches: PayloadSearchLimiter,
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
@@ -156,6 +163,7 @@ impl App {
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
             exports: ExportLimiter::default(),
+            payload_searches: PayloadSearchLimiter::default(),
             changing_tenants: tokio::sync::Mutex::default(),
             urls: RwLock::new(rules.urls.clone()),
             rules,

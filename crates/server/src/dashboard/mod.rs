@@ -24,6 +24,7 @@ mod outcome_text;
 mod overview;
 mod page;
 mod publish;
+mod search;
 mod settings;
 mod tenants;
 mod unsubscribe;
@@ -63,6 +64,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/webhooks/check", post(webhooks::check))
         .route("/dashboard/t/{tenant}/webhooks/{id}", get(webhooks::show))
         .route("/dashboard/t/{tenant}/webhooks/{id}/edit", get(webhooks::edit))
+        .route("/dashboard/t/{tenant}/webhooks/{id}/attempts", get(webhooks::attempts))
         .route("/dashboard/t/{tenant}/event-types", get(event_types::list))
         .route("/dashboard/t/{tenant}/event-types/{id}", get(event_types::one))
         .route("/dashboard/t/{tenant}/event-types/{id}/edit", get(event_types::edit))
@@ -90,6 +92,10 @@ pub fn router(app: AppState) -> Router {
         .route("/unsubscribe/{token}/undo", post(unsubscribe::undo))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
+        // A live page would repeat the search.
+        .route("/dashboard/search", get(search::home))
+        .route("/dashboard/t/{tenant}/search", get(search::page))
+        .route("/dashboard/t/{tenant}/search/payloads", get(search::payloads))
         // Downloads are not live pages.
         .route("/dashboard/t/{tenant}/deliveries/export", get(deliveries::export))
         .route("/dashboard/t/{tenant}/deliveries/{id}/curl", get(deliveries::as_curl))

@@ -483,7 +483,8 @@ fn failure_action(error: &AppError) -> PublishFailureAction {
         AppError::Store(_)
         | AppError::NotFound(_)
         | AppError::BatchTooCostly(_)
-        | AppError::TooManyExports { .. } => PublishFailureAction::Retry(None),
+        | AppError::TooManyExports { .. }
+        | AppError::TooManySearches { .. } => PublishFailureAction::Retry(None),
         AppError::Invalid(_)
         | AppError::Malformed { .. }
         | AppError::SchemaViolation { .. }

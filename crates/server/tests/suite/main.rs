@@ -6,6 +6,7 @@
     reason = "a failed test says where, and tests read the clock"
 )]
 
+mod attempts;
 mod bad_input;
 mod command_line;
 mod creation;
@@ -23,6 +24,7 @@ mod openapi;
 mod overview;
 mod process;
 mod requests;
+mod search;
 mod sessions;
 mod slow;
 mod status;

@@ -360,13 +360,13 @@ pub async fn deliveries_are_paged_newest_event_first(harness: &Arc<Harness>) {
 
 /// A task that adds events before, between and after the existing ones until it is stopped. Their deliveries die;
 /// some are redriven, which removes them from the dead letters, and some of those are cancelled.
-struct Noise {
+pub(super) struct Noise {
     task: tokio::task::JoinHandle<()>,
     over: Arc<AtomicBool>,
 }
 
 impl Noise {
-    fn start(harness: &Arc<Harness>) -> Self {
+    pub(super) fn start(harness: &Arc<Harness>) -> Self {
         let (harness, over) = (harness.clone(), Arc::new(AtomicBool::new(false)));
         let is_over = over.clone();
         let task = tokio::spawn(async move {
@@ -391,14 +391,14 @@ impl Noise {
         Self { task, over }
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.over.store(true, SeqCst);
         self.task.await.unwrap();
     }
 }
 
 /// Reads a listing page by page during concurrent writes, and expects each of `there` exactly once.
-async fn walk<C: Copy, K: Ord + std::fmt::Debug>(
+pub(super) async fn walk<C: Copy, K: Ord + std::fmt::Debug>(
     there: BTreeSet<K>,
     next: impl AsyncFn(PageRequest<C>) -> ListingPage<(K, C), C>,
 ) {

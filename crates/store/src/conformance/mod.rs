@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub mod archive;
+pub mod attempts;
 pub mod audit;
 pub mod backlog;
 pub mod browser_sessions;
@@ -28,6 +29,7 @@ pub mod notification_groups;
 pub mod notifications;
 pub mod operations;
 pub mod order;
+pub mod payloads;
 pub mod publish;
 pub mod record;
 pub mod redrive;
@@ -351,6 +353,20 @@ macro_rules! conformance_suite {
             rare_match_is_found_in_pages_of_bounded_cost,
             attempts_are_listed_first_to_last,
             attempts_of_an_event_are_listed_oldest_delivery_first,
+        }
+        $crate::conformance_theme! { $open, attempts:
+            every_attempt_filter_matches_the_reference,
+            attempts_are_paged_in_order,
+            paging_attempts_neither_skips_nor_repeats,
+            attempts_are_isolated_by_tenant,
+            attempts_to_operator_managed_webhooks_can_be_excluded,
+            attempt_is_found_by_its_id,
+            pruned_attempts_leave_the_listing,
+            rare_attempt_is_found_in_pages_of_bounded_cost,
+        }
+        $crate::conformance_theme! { $open, payloads:
+            payloads_are_scanned_newest_first_in_bounded_steps,
+            payloads_of_other_tenants_are_not_scanned,
         }
         $crate::conformance_theme! { $open, dead:
             dead_letters_are_counted_by_every_group_field,

@@ -362,6 +362,20 @@ pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
     )
     .monthly(),
     TableCopy::new(
+        "attempt_index",
+        "attempt_index t",
+        &[id("id")],
+        &[
+            id("id"),
+            text("tenant_id"),
+            id("webhook_id"),
+            id("delivery_id"),
+            small("status"),
+            small("category"),
+            small("code"),
+        ],
+    ),
+    TableCopy::new(
         "waiting",
         "waiting t",
         &[id("delivery_id")],

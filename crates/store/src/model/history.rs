@@ -1,5 +1,6 @@
 //! Filters and pages of listings.
 
+use bytes::Bytes;
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Time, WebhookId,
     delivery::{code_filter::CodeFilter, recovery::Recoverability},
@@ -115,4 +116,34 @@ impl<T, C> ListingPage<T, C> {
     pub fn map<U>(self, into: impl FnMut(T) -> U) -> ListingPage<U, C> {
         ListingPage { found: self.found.into_iter().map(into).collect(), stopped: self.stopped }
     }
+}
+
+/// One step of a scan of payloads, newest event first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PayloadScan {
+    /// Only payloads of these event types; of all if empty.
+    pub event_types: Vec<String>,
+    /// Only of events from this time on.
+    pub from: Time,
+    /// Only of events before this time.
+    pub to: Time,
+    /// Only of events older than this one.
+    pub after: Option<EventId>,
+    /// Maximum number of events to read.
+    pub rows: usize,
+    /// Maximum size of the payloads to return together; a single larger one is returned alone.
+    pub max_bytes: usize,
+}
+
+/// Result of one step of a scan of payloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PayloadPage {
+    /// Payloads of the events with one of the event types, newest first; empty ones were erased.
+    pub payloads: Vec<(EventId, Bytes)>,
+    /// Number of events read, whatever their type.
+    pub scanned: usize,
+    /// The last event read.
+    pub last: Option<EventId>,
+    /// Whether no older event is left.
+    pub finished: bool,
 }

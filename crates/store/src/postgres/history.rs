@@ -7,12 +7,13 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{
     Postgres,
     convert::{Col, get, get_opt, hops, plain, text_opt, trace},
-    dead, listing,
+    dead, listing, scan,
     session::{Failure, Session, Tx},
 };
 use crate::{
     Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
-    PageRequest, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent, access_path::AccessPath,
+    PageRequest, PayloadPage, PayloadScan, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent,
+    access_path::AccessPath,
 };
 
 macro_rules! event {
@@ -118,24 +119,35 @@ pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
     })
 }
 
-macro_rules! attempt {
-    ($rest:literal) => {
+macro_rules! attempt_columns {
+    ($rest:expr) => {
         concat!(
             "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category, a.http_status_code,
                     a.error_message, a.custom_headers, a.response_headers, a.response_body_sample, a.dns_us,
                     a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at, a.next_retry_at,
-                    a.worker, a.circuit, d.created_at
-             FROM deliveries d CROSS JOIN LATERAL (SELECT * FROM attempts a WHERE a.delivery_id = d.id OFFSET 0) a ",
+                    a.worker, a.circuit, d.created_at",
             $rest
         )
     };
 }
+macro_rules! attempt {
+    ($rest:literal) => {
+        attempt_columns!(concat!(
+            " FROM deliveries d CROSS JOIN LATERAL (SELECT * FROM attempts a WHERE a.delivery_id = d.id OFFSET 0) a ",
+            $rest
+        ))
+    };
+}
+
+/// Columns read of an attempt `a` with its delivery `d`, and their number.
+pub(super) const ATTEMPT: &str = attempt_columns!("");
+pub(super) const ATTEMPT_COLUMNS: usize = 23;
 
 const ATTEMPTS: &str = attempt!("WHERE d.id = $1 AND d.tenant_id = $2");
 const ATTEMPTS_OF_EVENT: &str =
     attempt!("WHERE d.event_id = $1 AND d.tenant_id = $2 AND d.id >= $3 AND d.id <= $4");
 
-fn read_attempt(row: &Row) -> Result<StoredAttempt, Failure> {
+pub(super) fn read_attempt(row: &Row) -> Result<StoredAttempt, Failure> {
     let bytes = |column| plain::<Option<Vec<u8>>>(row, column).map(|bytes| bytes.map(Into::into));
     let micros = |column| plain::<Option<i64>>(row, column).map(|micros| micros.map(|micros| micros as u32));
     let attempt = Attempt {
@@ -218,6 +230,12 @@ impl History for Postgres {
                 .list_for(&tenant_id, |session| listing::events(session, &tenant_id, &filter, page))
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
+        })
+    }
+
+    fn scan_payloads(&self, tenant_id: TenantId, scan: PayloadScan) -> StoreFuture<'_, PayloadPage> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| scan::payloads(session, &tenant_id, &scan)).await
         })
     }
 

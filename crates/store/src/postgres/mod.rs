@@ -4,6 +4,7 @@
 //! to itself while it runs. No transaction waits for anything but the database.
 
 mod archive_outbox;
+mod attempts;
 mod audit;
 mod backlog;
 mod blocked;
@@ -111,6 +112,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
     .into_iter()
     .map(|(name, statement)| (name.to_owned(), statement.to_owned()))
     .chain(listing::planned())
+    .chain(attempts::planned())
     .collect()
 }
 

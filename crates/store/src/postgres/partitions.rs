@@ -142,7 +142,7 @@ async fn delete_dependents(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Resu
     let mut pruned = 0;
     for (from, to) in gaps {
         let (from, to) = range(from, to);
-        for table in ["dead", "undelivered"] {
+        for table in ["dead", "undelivered", "attempt_index"] {
             let delete = format!(
                 "DELETE FROM {table} WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM {table}
                  WHERE delivery_id >= $1 AND delivery_id < $2 ORDER BY delivery_id LIMIT $3 FOR UPDATE SKIP LOCKED))"

@@ -49,6 +49,7 @@ const PRUNE_EVENTS: &str =
     "DELETE FROM events WHERE tenant_id = $1 AND id = ANY($2::uuid[]) AND id >= $3 AND id < $4";
 const PRUNE_DEAD: &str = "DELETE FROM dead WHERE delivery_id = ANY($1::uuid[])";
 const PRUNE_UNDELIVERED: &str = "DELETE FROM undelivered WHERE delivery_id = ANY($1::uuid[])";
+const PRUNE_ATTEMPT_INDEX: &str = "DELETE FROM attempt_index WHERE delivery_id = ANY($1::uuid[])";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many periods.
 const SELECT_WEBHOOKS_WITH_PERIODS: &str = "WITH RECURSIVE found(webhook_id, n) AS (
          (SELECT webhook_id, 1 FROM circuit_periods WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
@@ -67,7 +68,7 @@ const LOCK_EVENTS: &str = "SELECT id, priority, erased_at IS NOT NULL FROM event
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 14] = [
     ("lock events", LOCK_EVENTS),
     ("old events", SELECT_OLD_EVENTS),
     ("status of old events", SELECT_EVENT_STATUS),
@@ -79,6 +80,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
     ("prune events", PRUNE_EVENTS),
     ("prune dead letters", PRUNE_DEAD),
     ("prune undelivered", PRUNE_UNDELIVERED),
+    ("prune the attempt index", PRUNE_ATTEMPT_INDEX),
     ("webhooks with periods", SELECT_WEBHOOKS_WITH_PERIODS),
     ("prune circuit periods", PRUNE_PERIODS),
 ];
@@ -356,6 +358,7 @@ async fn delete_deliveries(
     counts.deliveries += tx.execute(PRUNE_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
     tx.execute(PRUNE_DEAD, &[&deliveries]).await?;
     tx.execute(PRUNE_UNDELIVERED, &[&deliveries]).await?;
+    tx.execute(PRUNE_ATTEMPT_INDEX, &[&deliveries]).await?;
     Ok(())
 }
 

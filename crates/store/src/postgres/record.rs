@@ -20,6 +20,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     Postgres, Shared,
+    attempts::IndexColumns,
     convert::{Col, get, plain, text_opt},
     lanes::{self, Keys, LaneLocks, LanePosition, ReleaseCounts, WaitingDelivery},
     leases::{Orphan, created, lock_leases, read_orphan},
@@ -62,7 +63,12 @@ const RECORD_DELIVERED: &str = concat!(
     " FROM i WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone))),
      arrived_late AS (
          DELETE FROM undelivered WHERE delivery_id = ANY($25::uuid[]) AND delivery_id = ANY(ARRAY(SELECT delivery_id
-         FROM gone)))
+         FROM gone))),
+     indexed AS (
+         INSERT INTO attempt_index (id, tenant_id, webhook_id, delivery_id, status, category, code)
+         SELECT x.* FROM unnest($26::uuid[], $27::text[], $28::uuid[], $29::uuid[], $30::smallint[], $31::smallint[],
+             $32::smallint[]) AS x(id, tenant_id, webhook_id, delivery_id, status, category, code)
+         WHERE x.delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone)) ON CONFLICT DO NOTHING)
      UPDATE deliveries d SET status = $24, dead_reason = NULL,
             ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
             attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
@@ -287,6 +293,8 @@ async fn delivered(
         .map(|(outcome, _)| Col(outcome.delivery_id))
         .collect();
     values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
+    let indexed = IndexColumns::new(with_attempts.iter().copied());
+    values.extend(indexed.values());
     let session = shared.recording.get().await?;
     session.set_dirty(true);
     match session.query(RECORD_DELIVERED, &values).await {
@@ -479,6 +487,8 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
     let orders = lock(tx, applied).await?;
     update(tx, &outcomes).await?;
+    let attempts = outcomes.iter().filter_map(|outcome| Some((*outcome, outcome.attempt.as_ref()?)));
+    IndexColumns::new(attempts).insert(tx).await?;
     let (arrived, others): (Vec<&OutcomeRecord>, Vec<&OutcomeRecord>) =
         outcomes.iter().partition(|outcome| outcome.outcome == Outcome::Delivered);
     let ids = |outcomes: Vec<&OutcomeRecord>| -> Vec<_> {

@@ -10,9 +10,9 @@ use tokio_postgres::Row;
 
 use super::{
     convert::{Col, get, get_opt, plain},
-    session::{Failure, Session},
+    session::{Failure, Session, Tx},
 };
-use crate::{EventSummary, Scan, ScanCursor, ScanPage};
+use crate::{EventSummary, PayloadPage, PayloadScan, Scan, ScanCursor, ScanPage};
 
 /// Maximum deliveries read per event of a page, on average.
 const FAN_OUT: i64 = 4;
@@ -95,9 +95,20 @@ const SCAN_DELIVERIES: &str = scan_columns!(
 const SCAN_EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
      WHERE tenant_id = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
 
+/// Events with the payloads of those of one of the types, up to $6 bytes together, and the number of events read.
+const SELECT_PAYLOADS: &str = "SELECT w.id, w.data, w.scanned FROM (
+         SELECT e.id, e.data, e.size, sum(e.size) OVER (ORDER BY e.id DESC) AS total, count(*) OVER () AS scanned
+         FROM (SELECT x.id,
+                   CASE WHEN $5::text[] IS NULL OR x.event_type = ANY($5::text[]) THEN x.data END AS data,
+                   CASE WHEN $5::text[] IS NULL OR x.event_type = ANY($5::text[]) THEN octet_length(x.data) ELSE 0
+                   END AS size
+               FROM events x WHERE x.tenant_id = $1 AND x.id >= $2 AND x.id < $3
+               ORDER BY x.id DESC LIMIT $4) e) w
+     WHERE w.total <= $6 OR w.total = w.size";
+
 /// Statements whose cost must be proportional to the rows they read; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 8] = [
     ("scan dead letters", SCAN_DEAD),
     ("scan a webhook's deliveries", SCAN_WEBHOOK),
     ("scan a webhook's failing deliveries", SCAN_FAILING),
@@ -105,6 +116,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 7] = [
     ("scan deliveries", SCAN_DELIVERIES),
     ("scan pending deliveries", SCAN_PENDING),
     ("scan events", SCAN_EVENTS),
+    ("scan payloads", SELECT_PAYLOADS),
 ];
 
 /// Returns a page of deliveries, oldest event first.
@@ -242,4 +254,33 @@ pub(super) async fn events(
         })
     });
     heads.collect()
+}
+
+/// Reads payloads, newest event first, until the limit of rows or bytes.
+pub(super) async fn payloads(
+    session: Tx,
+    tenant_id: &TenantId,
+    scan: &PayloadScan,
+) -> Result<PayloadPage, Failure> {
+    let low = Col(min_bytes_at(scan.from));
+    let high = scan.after.map_or([0xff; 16], |after| *after.as_bytes()).min(min_bytes_at(scan.to));
+    let types: Vec<_> = scan.event_types.iter().filter(|name| !name.contains('\0')).collect();
+    let types = (!scan.event_types.is_empty()).then_some(types);
+    let (limit, max_bytes) = (scan.rows as i64, scan.max_bytes as i64);
+    let rows = session
+        .query(SELECT_PAYLOADS, &[&tenant_id.as_str(), &low, &Col(high), &limit, &types, &max_bytes])
+        .await?;
+    let mut page = PayloadPage { scanned: rows.len(), ..PayloadPage::default() };
+    let mut read = 0;
+    for row in &rows {
+        let id = get(row, 0)?;
+        page.last = Some(page.last.map_or(id, |last: EventId| last.min(id)));
+        read = plain::<i64>(row, 2)?.unsigned_abs() as usize;
+        if let Some(data) = plain::<Option<Vec<u8>>>(row, 1)? {
+            page.payloads.push((id, data.into()));
+        }
+    }
+    page.payloads.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+    page.finished = page.scanned == read && read < scan.rows;
+    Ok(page)
 }

@@ -7,11 +7,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{
     Sqlite,
     convert::{Col, get, get_opt, trace},
-    dead, listing,
+    dead, listing, scan,
 };
 use crate::{
     Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
-    PageRequest, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent, access_path::AccessPath,
+    PageRequest, PayloadPage, PayloadScan, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent,
+    access_path::AccessPath,
 };
 
 pub(super) const EVENT: &str =
@@ -82,13 +83,14 @@ pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     })
 }
 
-const ATTEMPT: &str = "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category,
+pub(super) const ATTEMPT: &str =
+    "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category,
             a.http_status_code, a.error_message, a.custom_headers, a.response_headers, a.response_body_sample,
             a.dns_us, a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at,
             a.next_retry_at, a.worker, a.circuit
      FROM deliveries d JOIN attempts a ON a.delivery_id = d.id";
 
-fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
+pub(super) fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
     let bytes = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<Vec<u8>>>(column)?.map(Into::into));
     let attempt = Attempt {
         id: get(row, 3)?,
@@ -169,6 +171,10 @@ impl History for Sqlite {
             listing::events(connection, &tenant_id, &filter, &page)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
+    }
+
+    fn scan_payloads(&self, tenant_id: TenantId, scan: PayloadScan) -> StoreFuture<'_, PayloadPage> {
+        self.list_for(tenant_id.clone(), move |connection| scan::payloads(connection, &tenant_id, &scan))
     }
 
     fn delivery(&self, tenant_id: TenantId, id: DeliveryId) -> StoreFuture<'_, Option<Delivery>> {

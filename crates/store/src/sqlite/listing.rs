@@ -38,6 +38,12 @@ impl Sql {
         self.values.push(Box::new(value));
     }
 
+    /// Adds text; its `?` is the parameter of the value.
+    pub(super) fn bind(&mut self, text: &str, value: impl ToSql + 'static) {
+        self.push(text);
+        self.values.push(Box::new(value));
+    }
+
     /// Adds a condition with two values.
     fn and_both(&mut self, condition: &str, first: impl ToSql + 'static, second: impl ToSql + 'static) {
         self.and(condition, first);
@@ -421,5 +427,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
         planned.push((format!("events {name}: wanted"), wanted.text));
     }
     planned.extend(super::dead::planned());
+    planned.extend(super::attempts::planned());
+    planned.push(("payloads".into(), super::scan::SELECT_PAYLOADS.into()));
     planned
 }

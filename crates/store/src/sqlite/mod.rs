@@ -4,6 +4,7 @@
 //! process has the file open at a time, so at start every lease is left over from an earlier process.
 
 mod archive_outbox;
+mod attempts;
 mod audit;
 mod backlog;
 mod backup;

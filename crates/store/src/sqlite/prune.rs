@@ -329,6 +329,7 @@ impl<'a> PruneStep<'a> {
         let (transaction, key) = (self.transaction, [Col(delivery_id)]);
         self.left.attempts +=
             transaction.prepare_cached("DELETE FROM attempts WHERE delivery_id = ?")?.execute(key)?;
+        transaction.prepare_cached("DELETE FROM attempt_index WHERE delivery_id = ?")?.execute(key)?;
         transaction.prepare_cached("DELETE FROM dead WHERE delivery_id = ?")?.execute(key)?;
         self.left.deliveries +=
             transaction.prepare_cached("DELETE FROM deliveries WHERE id = ?")?.execute(key)?;

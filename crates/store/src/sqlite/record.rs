@@ -13,7 +13,7 @@ use redrive_core::{
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
-    Sqlite,
+    Sqlite, attempts,
     convert::{Col, get},
     lanes::{self, LanePosition, ReleaseCounts},
     runtime_state,
@@ -54,6 +54,9 @@ pub(super) fn record_outcome<'a>(
         // A late repetition: the delivery has been leased again since. The new lease is for the next attempt.
         restore_lease(transaction, outcome, &lease)?;
         return Ok(RecordResult::AlreadyRecorded);
+    }
+    if let Some(attempt) = &outcome.attempt {
+        attempts::index(transaction, outcome, attempt)?;
     }
     update_delivery(transaction, outcome)?;
     match &outcome.outcome {

@@ -9,7 +9,7 @@ use redrive_core::{
 use rusqlite::{Connection, Row, Rows};
 
 use super::convert::{Col, get, get_opt};
-use crate::{EventSummary, Scan, ScanCursor, ScanPage};
+use crate::{EventSummary, PayloadPage, PayloadScan, Scan, ScanCursor, ScanPage};
 
 const SCAN_COLUMNS: &str =
     "d.event_id, d.id, e.event_type, d.webhook_id, d.status, d.failure_category, d.priority, d.created_at,
@@ -213,4 +213,37 @@ pub(super) fn events(
         )?
         .query_map((tenant_id.as_str(), Col(from), Col(to), Col(after), limit as i64), heads)?
         .collect()
+}
+
+/// Reads payloads; a test checks the query plan.
+pub(super) const SELECT_PAYLOADS: &str = "SELECT id, event_type, data FROM events
+     WHERE tenant_id = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?";
+
+/// Reads payloads, newest event first, until the limit of rows or bytes.
+pub(super) fn payloads(
+    connection: &Connection,
+    tenant_id: &TenantId,
+    scan: &PayloadScan,
+) -> rusqlite::Result<PayloadPage> {
+    let low = min_bytes_at(scan.from);
+    let high = scan.after.map_or([0xff; 16], |after| *after.as_bytes()).min(min_bytes_at(scan.to));
+    let mut statement = connection.prepare_cached(SELECT_PAYLOADS)?;
+    let mut rows = statement.query((tenant_id.as_str(), low, high, scan.rows as i64))?;
+    let (mut page, mut bytes) = (PayloadPage::default(), 0);
+    while let Some(row) = rows.next()? {
+        let event_type = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        let id = get(row, 0)?;
+        if scan.event_types.is_empty() || scan.event_types.iter().any(|wanted| wanted == event_type) {
+            let data = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
+            if bytes > 0 && bytes + data.len() > scan.max_bytes {
+                return Ok(page);
+            }
+            bytes += data.len();
+            page.payloads.push((id, data.to_vec().into()));
+        }
+        page.scanned += 1;
+        page.last = Some(id);
+    }
+    page.finished = page.scanned < scan.rows;
+    Ok(page)
 }

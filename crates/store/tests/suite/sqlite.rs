@@ -563,6 +563,22 @@ async fn failing_events_leave_no_rows_in_the_change_feed() {
     assert_eq!(count_changes(&path), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn prompt_success_writes_no_row_to_the_attempt_index() {
+    let (harness, path) = bench().await;
+    for n in 0..20 {
+        let id = harness.leased(at(n)).await;
+        harness.ends(id, Outcome::Delivered, at(n + 59_999)).await;
+    }
+    let rows = || {
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        connection.query_row("SELECT count(*) FROM attempt_index", (), |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(rows(), 0);
+    harness.dead(at(100)).await;
+    assert_eq!(rows(), 1);
+}
+
 #[test]
 fn change_feed_of_an_older_version_is_emptied_at_start() {
     let folder = tempfile::tempdir().unwrap();

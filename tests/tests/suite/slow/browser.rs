@@ -39,6 +39,11 @@ async fn rotated_secret_is_shown_once() {
     on_a_fresh_server("secrets").await;
 }
 
+#[tokio::test]
+async fn objects_are_found_by_pasted_ids_and_texts() {
+    on_a_fresh_server("search").await;
+}
+
 mod extended {
     use super::*;
 

@@ -124,7 +124,8 @@ impl AttemptView {
         }
     }
 
-    fn from_attempt(stored: StoredAttempt, event: &Event) -> Self {
+    /// Returns the view of an attempt for this event.
+    pub(in crate::api) fn from_attempt(stored: StoredAttempt, event: &Event) -> Self {
         let request_headers = request_headers(&stored, event);
         let attempt = stored.attempt;
         let millis = |micros: u32| f64::from(micros) / 1000.0;

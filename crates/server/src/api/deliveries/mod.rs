@@ -15,7 +15,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::{attempt::AttemptView, query::DeadQuery, view::DeliveryView};
+pub(super) use self::{
+    attempt::AttemptView,
+    query::{DeadQuery, code_filter},
+    view::DeliveryView,
+};
 pub(crate) use self::{
     attempt::{HeaderView, header_views, request_headers},
     query::{DeliveryQuery, ExportQuery},

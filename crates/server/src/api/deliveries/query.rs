@@ -90,7 +90,7 @@ macro_rules! delivery_query {
                     status: self.status.as_deref().map(status_filter).transpose()?,
                     event_types: List::values(&self.event_type),
                     failure_categories: List::values(&self.failure_category),
-                    status_code: self.status_code.as_deref().map(code_filter).transpose()?,
+                    status_code: self.status_code.as_deref().map(|code| code_filter("status_code", code)).transpose()?,
                     dead_reasons: match self.status.as_deref() == Some(EXHAUSTED) {
                         true => exhausted_only(&dead_reasons)?,
                         false => dead_reasons,
@@ -232,8 +232,9 @@ fn exhausted_only(dead_reasons: &[DeadReason]) -> Result<Vec<DeadReason>, Proble
     }
 }
 
-fn code_filter(text: &str) -> Result<CodeFilter, Problem> {
-    text.parse().map_err(|CodeFilterError| FieldError::new("status_code", CodeFilterError.to_string()).into())
+/// Parses a filter by status code: an exact code, or a class.
+pub(in crate::api) fn code_filter(field: &'static str, text: &str) -> Result<CodeFilter, Problem> {
+    text.parse().map_err(|CodeFilterError| FieldError::new(field, CodeFilterError.to_string()).into())
 }
 
 impl DeliveryQuery {

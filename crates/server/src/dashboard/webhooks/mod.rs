@@ -1,5 +1,6 @@
 //! Webhook pages: the list with a health summary, a webhook's page, and the form to create and change webhooks.
 
+mod attempts;
 mod charts;
 mod fields;
 mod form;
@@ -10,6 +11,7 @@ pub(super) mod status_badge;
 mod status_text;
 
 pub(super) use self::{
+    attempts::attempts,
     form::{check, edit, new},
     list::list,
     show::show,

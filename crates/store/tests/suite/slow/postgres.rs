@@ -64,11 +64,12 @@ async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
 }
 
 /// Tables that may grow without bound, or that every delivery accesses.
-const LARGE: [&str; 11] = [
+const LARGE: [&str; 12] = [
     "events",
     "deliveries",
     "undelivered",
     "attempts",
+    "attempt_index",
     "leased",
     "waiting",
     "lanes",

@@ -116,7 +116,9 @@ async fn foreign_cursors_return_only_own_objects() {
     let more = fixture.things(ACME, &acme.api).await;
     let mut requests = 0;
     for row in TABLE.iter().filter(|row| row.need == RequiredRole::Read) {
-        if !fixture.document.takes_query(&row.route(), "cursor") {
+        // The payload search needs a path and a value; its own test searches as another tenant.
+        let needs_more = row.path == "/v1/events/search";
+        if needs_more || !fixture.document.takes_query(&row.route(), "cursor") {
             continue;
         }
         let mine = acme.api.get(&format!("{}?limit=1", acme.things.fill(row.path))).await.expect(200);

@@ -44,6 +44,8 @@ pub(crate) struct TenantObjects {
     pub(crate) event: String,
     /// A dead delivery of `event` to `webhook`.
     pub(crate) dead: String,
+    /// The attempt of `dead`.
+    pub(crate) attempt: String,
     /// A delivery that succeeded at `webhook`.
     pub(crate) delivered: String,
     /// A pending delivery of `paused`.
@@ -110,6 +112,7 @@ impl Fixture {
         wait_for_status(api, id(&delivered), "delivered").await;
         wait_for_status(api, id(&dead), "dead").await;
         let pending = delivery_of(api, &waiting).await;
+        let attempts = api.get(&format!("/v1/deliveries/{}/attempts", id(&dead))).await.expect(200);
         // The filter names its webhook: portal sessions do not see operations that may include the operator's webhooks.
         let filter = json!({"event_types": [secret], "webhook_ids": [id(&webhook)]});
         let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": filter});
@@ -128,6 +131,7 @@ impl Fixture {
             paused: own(&paused),
             event: own(&refused),
             dead: own(&dead),
+            attempt: own(&attempts["data"][0]),
             delivered: own(&delivered),
             pending: own(&pending),
             operation: own(&operation),
@@ -170,6 +174,7 @@ impl TenantObjects {
             Some("events") => &self.event,
             Some("deliveries") if path.ends_with("/cancel") => &self.pending,
             Some("deliveries") => &self.dead,
+            Some("attempts") => &self.attempt,
             Some("dlq") => &self.operation,
             Some("portal-sessions") => &self.session,
             _ => self.tenant,
@@ -193,6 +198,7 @@ impl TenantObjects {
             paused: other(&self.paused),
             event: other(&self.event),
             dead: other(&self.dead),
+            attempt: other(&self.attempt),
             delivered: other(&self.delivered),
             pending: other(&self.pending),
             operation: other(&self.operation),
@@ -208,7 +214,7 @@ impl TenantObjects {
     pub(crate) fn assert_not_leaked(&self, response: &ApiResponse, why: &str) {
         let body = String::from_utf8_lossy(&response.body);
         let ids = [&self.webhook, &self.paused, &self.event, &self.dead, &self.delivered, &self.pending];
-        let ids = ids.into_iter().chain([&self.event_type, &self.operation, &self.key]);
+        let ids = ids.into_iter().chain([&self.attempt, &self.event_type, &self.operation, &self.key]);
         let mut reported = ids.filter(|id| body.contains(*id));
         assert_eq!(reported.next(), None, "{why}: {body}");
         assert!(!body.contains(&secret_of(self.tenant)), "{why}: {body}");

@@ -101,6 +101,9 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/events", Read, "", 200),
     row("POST", "/v1/events", Publish, EVENT, 202),
     row("POST", "/v1/events/batch", Publish, BATCH, 202),
+    // Without a path and a value there is nothing to search for.
+    row("GET", "/v1/events/search", Read, "", 400),
+    row("GET", "/v1/search", Read, "", 200),
     row("GET", "/v1/events/{id}", Read, "", 200),
     row("GET", "/v1/events/{id}/deliveries", Read, "", 200),
     row("GET", "/v1/events/{id}/attempts", Read, "", 200),
@@ -111,6 +114,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/deliveries", Read, "", 200),
     row("GET", "/v1/deliveries/{id}", Read, "", 200),
     row("GET", "/v1/deliveries/{id}/attempts", Read, "", 200),
+    row("GET", "/v1/attempts", Read, "", 200),
+    row("GET", "/v1/attempts/{id}", Read, "", 200),
     row("POST", "/v1/deliveries/{id}/retry", Resend, "{}", 202),
     row("POST", "/v1/deliveries/{id}/cancel", Resend, "{}", 202),
     row(
