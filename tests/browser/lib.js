@@ -176,7 +176,7 @@ class Fixture {
     return receiver;
   }
 
-  /** Asks the test process to control the server: "stop" or "start". */
+  /** Asks the test process to control the server: "stop" or "start", or "freeze" or "thaw", which keep connections. */
   async controlServer(action) {
     const reply = once(this.replies, "line");
     process.stdout.write(`>> ${action}\n`);

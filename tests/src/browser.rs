@@ -48,6 +48,9 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
         match request {
             "stop" => redrive.kill(),
             "start" => redrive.restart().await,
+            // The process stops running, and its connections stay open.
+            "freeze" => redrive.signal("STOP"),
+            "thaw" => redrive.signal("CONT"),
             other => panic!("{story} requests {other:?}, which is unknown"),
         }
         // The script may have ended already; its exit status then has the result.

@@ -119,6 +119,11 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::InternalError, detail)
     }
 
+    /// Returns the path of the invalid field.
+    pub(crate) fn field_name(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
     pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
         let field = field.into();
         let detail = self.detail.strip_prefix(&*field).and_then(|rest| rest.strip_prefix(": "));

@@ -5,6 +5,7 @@
 //   data-confirm="Really?"                  question to confirm first
 //   data-confirm-by="acme"                  text that the user must type to confirm
 //   data-success="Paused."                  message afterwards
+//   data-copy="text", data-copy-text="id"   text to copy, or the element whose text to copy
 //   data-next="reload" | "/a/page/{id}"     page to open afterwards; {…} is filled from the response
 //
 // Fields of a form become a JSON object: `name="a.b"` is nested; data-type is the type of the value: number,
@@ -12,6 +13,7 @@
 // out, or null with data-empty="null". A fieldset with data-whole="a" and data-empty="null" makes `a` null if it
 // has no values.
 import { Raw, call, toast } from "./api.js";
+import { clearFaults, showFaults } from "./faults.js";
 import { visible } from "./visible.js";
 
 /** Reads one field. Returns undefined if the field is left out. */
@@ -51,27 +53,6 @@ export function bodyOf(form) {
   }
   for (const { dataset } of form.querySelectorAll("fieldset[data-whole][data-empty]")) body[dataset.whole] ??= null;
   return body;
-}
-
-/** Shows an error beside its field. Returns false if there is no such field. */
-export function showFault(form, problem) {
-  clearFaults(form);
-  const named = (problem.field ?? "").replace(/\[\d+\].*$/, "");
-  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`) || named.startsWith(`${element.name}/`)));
-  if (!field) return false;
-  const note = document.createElement("p");
-  note.className = "error";
-  note.id = `${field.id || field.name}-fault`;
-  note.textContent = visible(String(problem.detail ?? problem.message).replace(`${problem.field}: `, ""));
-  field.setAttribute("aria-invalid", "true");
-  field.setAttribute("aria-describedby", note.id);
-  (field.closest(".field") ?? field.parentNode).append(note);
-  return true;
-}
-
-export function clearFaults(form) {
-  for (const note of form.querySelectorAll("p.error")) note.remove();
-  for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
 }
 
 /** Asks for confirmation in a dialog; with `by`, the user must type that text. */
@@ -129,7 +110,8 @@ async function runAction(element, body) {
     else if (next) location.assign(next.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(response?.[name] ?? "")));
     return response;
   } catch (problem) {
-    if (element.tagName !== "FORM" || !showFault(element, problem)) toast(problem.message ?? problem.detail, "bad");
+    if (element.tagName === "FORM") showFaults(element, problem);
+    else toast(problem.message ?? problem.detail, "bad");
   } finally {
     button?.removeAttribute("aria-busy");
   }
@@ -144,7 +126,8 @@ async function copyText(button) {
   };
   try {
     // Browsers offer no clipboard without TLS.
-    await navigator.clipboard.writeText(button.dataset.copy);
+    const source = button.dataset.copyText;
+    await navigator.clipboard.writeText(source ? document.getElementById(source).textContent : button.dataset.copy);
     showBriefly("Copied ✓");
   } catch {
     showBriefly("Copy manually");
@@ -155,7 +138,7 @@ export function actions() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-call]");
     if (button) runAction(button, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
-    const copy = event.target.closest("button[data-copy]");
+    const copy = event.target.closest("button[data-copy], button[data-copy-text]");
     if (copy) copyText(copy);
   });
   document.addEventListener("submit", (event) => {
@@ -166,7 +149,7 @@ export function actions() {
     try {
       runAction(form, bodyOf(form));
     } catch (problem) {
-      if (!showFault(form, problem)) toast(problem.detail, "bad");
+      showFaults(form, problem);
     }
   });
 }

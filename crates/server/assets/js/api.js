@@ -49,6 +49,35 @@ export async function call(method, path, body) {
   }
 }
 
+/** Time after which a missing response is reported, and time after which the call fails, in milliseconds. */
+const SLOW_RESPONSE_MS = 4000;
+const RESPONSE_TIMEOUT_MS = 30_000;
+
+/** Returns the error for a call without a response. A change may have been made nevertheless. */
+function noResponse(method, timedOut) {
+  if (!timedOut) return new Problem({ detail: "The server cannot be reached. Check the connection and try again." });
+  const unsure = method === "GET" ? "Try again." : "The change may have been made: reload the page before you repeat it.";
+  return new Problem({ detail: `The server did not respond within ${RESPONSE_TIMEOUT_MS / 1000} s. ${unsure}` });
+}
+
+/** Fetches a URL with its body as text, and reports a server that does not respond. */
+async function fetchText(url, options) {
+  let note = null;
+  const slow = setTimeout(() => {
+    note = toast("The server does not respond. Waiting for it …", "waiting");
+  }, SLOW_RESPONSE_MS);
+  const signal = AbortSignal.timeout(RESPONSE_TIMEOUT_MS);
+  try {
+    const response = await fetch(url, { ...options, signal });
+    return [response, await response.text()];
+  } catch {
+    throw noResponse(options.method, signal.aborted);
+  } finally {
+    clearTimeout(slow);
+    note?.remove();
+  }
+}
+
 /** Calls `method path` with a JSON body, for the tenant of the page unless the path names one. */
 async function send(method, path, body) {
   const url = new URL(path, location.origin);
@@ -58,13 +87,7 @@ async function send(method, path, body) {
   }
   const headers = { "x-redrive-token": meta("redrive-token") };
   if (body !== undefined) headers["content-type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(url, { method, headers, body: body === undefined ? undefined : toJson(body) });
-  } catch {
-    throw new Problem({ detail: "The server cannot be reached. Check the connection and try again." });
-  }
-  const text = await response.text();
+  const [response, text] = await fetchText(url, { method, headers, body: body === undefined ? undefined : toJson(body) });
   const json = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : null;
   if (response.status === 401) {
     location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname + location.search)}`);
@@ -73,11 +96,16 @@ async function send(method, path, body) {
   return json;
 }
 
-/** Shows a message in a corner of the page for a while. */
+/** Shows a message in a corner of the page for a while, and returns its element. */
 export function toast(text, kind = "good") {
   const note = document.createElement("p");
   note.className = `alert ${kind}`;
   note.textContent = visible(text);
-  document.getElementById("toasts").append(note);
-  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
+  const box = document.getElementById("toasts");
+  box.append(note);
+  // The last element to be shown is on top, also of an open dialog.
+  if (box.matches(":popover-open")) box.hidePopover();
+  box.showPopover?.();
+  setTimeout(() => note.remove(), kind === "good" ? 5000 : 12000);
+  return note;
 }

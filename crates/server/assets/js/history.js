@@ -1,7 +1,9 @@
-// Deliveries, events and dead letters: bulk operations with a count first, times in filters, copying, searching.
-import { bodyOf, clearFaults, showFault } from "./actions.js";
+// Deliveries, events and dead letters: bulk operations with a count first, copying, searching.
+import { bodyOf } from "./actions.js";
 import { call, toast } from "./api.js";
+import { clearFaults, showFaults } from "./faults.js";
 import { visible } from "./visible.js";
+import { fromField } from "./zone.js";
 
 /** Creates an element with a text. Untrusted text goes through here and is never parsed as HTML. */
 function createElement(tag, text = "", className = "") {
@@ -23,7 +25,7 @@ function callBulk(form, dryRun) {
   }
   const body = { ...bodyOf(form), filter: JSON.parse(form.dataset.filter) };
   for (const field of form.querySelectorAll("[data-moment]")) {
-    if (field.value) body[field.name] = new Date(field.value).toISOString();
+    if (field.value) body[field.name] = fromField(field.value).toISOString();
     else delete body[field.name];
   }
   return call(method, path, dryRun ? { filter: body.filter, dry_run: true, ...("include_delivered" in body && { include_delivered: false }) } : body);
@@ -84,7 +86,7 @@ async function startOperation(form) {
     const operation = await callBulk(form, false);
     location.assign(form.dataset.next.replace("{id}", encodeURIComponent(operation.id)));
   } catch (problem) {
-    if (!showFault(form, problem)) toast(problem.message ?? problem.detail, "bad");
+    showFaults(form, problem);
   } finally {
     go.removeAttribute("aria-busy");
   }
@@ -117,22 +119,6 @@ for (const form of document.querySelectorAll("form[data-needs]")) {
   update();
 }
 
-// --- times in filters, in the user's time zone ----------------------------------------------------------
-
-const local = (date) => new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
-
-for (const field of document.querySelectorAll("input[data-time]")) {
-  const calendar = document.createElement("input");
-  calendar.type = "datetime-local";
-  const known = new Date(field.value);
-  if (field.value && !Number.isNaN(known.getTime())) calendar.value = local(known);
-  calendar.addEventListener("change", () => {
-    field.value = calendar.value ? new Date(calendar.value).toISOString() : "";
-  });
-  field.type = "hidden";
-  field.after(calendar);
-}
-
 // --- copying the target of a link ----------------------------------------------------------------------
 
 document.addEventListener("click", async (event) => {
@@ -143,7 +129,7 @@ document.addEventListener("click", async (event) => {
     const response = await fetch(link.href);
     if (!response.ok || response.redirected) throw new Error();
     await navigator.clipboard.writeText(await response.text());
-    toast("Copied. The signature and secrets are redacted: fill them in, or the endpoint may reject the request.");
+    toast(link.dataset.copied ?? "Copied. The signature and secrets are redacted: fill them in, or the endpoint may reject the request.");
   } catch {
     location.assign(link.href);
   }
@@ -158,6 +144,8 @@ for (const input of document.querySelectorAll("input[data-search]")) {
   const pre = document.getElementById(input.dataset.search);
   const counter = document.getElementById(`${input.dataset.search}-found`);
   const text = pre.textContent;
+  // Matches may cross the elements that colour the text, so the text is plain while it is searched.
+  const coloured = [...pre.childNodes];
   const lower = text.toLowerCase();
   let marks = [];
   let at = -1;
@@ -184,7 +172,8 @@ for (const input of document.querySelectorAll("input[data-search]")) {
         from = found + wanted.length;
       }
     }
-    pre.replaceChildren(...parts, text.slice(from));
+    if (marks.length > 0) pre.replaceChildren(...parts, text.slice(from));
+    else pre.replaceChildren(...coloured);
     counter.textContent = wanted && !marks.length ? "not found" : "";
     go(1);
   };

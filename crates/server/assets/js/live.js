@@ -1,79 +1,119 @@
 // Updates the part of a page between <!--live--> and <!--/live-->: the server sends it again when it has changed.
-import { showTimes } from "./times.js";
-import { morph } from "./morph.js";
+// Rows that the user is reading stay in place (held-rows.js).
+import { toast } from "./api.js";
+import { findMarkers, showPart } from "./live-part.js";
 
 const state = document.getElementById("live-state");
-/** Delay before reconnecting to a server that refused the connection, in milliseconds. */
-const RECONNECT_DELAY_MS = 5000;
+/** Silence after which the server counts as unreachable, in milliseconds: it sends something every two seconds. */
+const SILENCE_TIMEOUT_MS = 4000;
+/** Delay before the next connection attempt, in milliseconds. */
+const RECONNECT_DELAY_MS = 2000;
+/** How long a lost connection is not reported in a message, in milliseconds: leaving a page also closes it. */
+const NOTICE_DELAY_MS = 400;
 
 /** Shows the state of the connection: `on` or `off`, with a text. */
 function showState(kind, text) {
+  if (!state.hidden && state.textContent === text) return;
   state.hidden = false;
   state.className = `live-state ${kind}`;
   state.textContent = text;
 }
 
-/** Returns the two markers around the live part. */
-function findMarkers(root) {
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_COMMENT);
-  let begin = null;
-  while (walker.nextNode()) {
-    const text = walker.currentNode.data;
-    if (text === "live") begin = walker.currentNode;
-    if (text === "/live" && begin) return [begin, walker.currentNode];
+/** Reports in a message that the server does not respond, once per lost connection. */
+class OutageNotice {
+  #timer = 0;
+  #note = null;
+
+  show() {
+    if (this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#note = toast("The server does not respond. This page is not updated until it does.", "bad");
+    }, NOTICE_DELAY_MS);
   }
-  return null;
+
+  clear() {
+    clearTimeout(this.#timer);
+    this.#note?.remove();
+    this.#timer = 0;
+    this.#note = null;
+  }
 }
 
 export function live() {
   const main = document.getElementById("main");
   if (!main || !findMarkers(main)) return;
+  const notice = new OutageNotice();
   let source = null;
+  let silenceTimer = 0;
   let reconnectTimer = 0;
+  let isStale = false;
   let gone = false;
 
+  const close = () => {
+    clearTimeout(silenceTimer);
+    clearTimeout(reconnectTimer);
+    source?.close();
+    source = null;
+  };
+  const awaitMessage = () => {
+    clearTimeout(silenceTimer);
+    silenceTimer = setTimeout(disconnected, SILENCE_TIMEOUT_MS);
+  };
+  const disconnected = () => {
+    close();
+    showState("off", "Disconnected");
+    notice.show();
+    reconnectTimer = setTimeout(follow, RECONNECT_DELAY_MS);
+  };
+  const connected = () => {
+    awaitMessage();
+    notice.clear();
+    if (!isStale) showState("on", "Live");
+  };
+  const handleRefusal = async () => {
+    close();
+    const signal = AbortSignal.timeout(SILENCE_TIMEOUT_MS);
+    const page = await fetch(location.href, { redirect: "manual", signal }).catch(() => null);
+    if (page?.type === "opaqueredirect") {
+      notice.clear();
+      showState("off", "Logged out. Reload to log in.");
+    } else disconnected();
+  };
   const open = () => {
     if (source || gone) return;
     source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
-    source.addEventListener("open", () => showState("on", "Live"));
+    awaitMessage();
+    source.addEventListener("open", connected);
+    source.addEventListener("beat", connected);
+    // Browsers reconnect to an unavailable server, but not to one that refused the request.
     source.addEventListener("error", () => {
-      showState("off", "Reconnecting");
-      // Browsers reconnect to an unavailable server, but not to one that refused the request.
       if (source?.readyState === EventSource.CLOSED) handleRefusal();
+      else disconnected();
     });
     source.addEventListener("gone", () => {
       close();
       gone = true;
       showState("off", "This page no longer exists. Reload it.");
     });
-    source.addEventListener("stale", () => showState("off", "Not up to date"));
-    source.addEventListener("part", (event) => {
-      showState("on", "Live");
-      const found = findMarkers(main);
-      if (!found) return;
-      const fresh = document.createElement("template");
-      fresh.innerHTML = event.data;
-      morph(found[0], found[1], fresh.content);
-      showTimes(main);
-      document.dispatchEvent(new CustomEvent("redrive:part"));
+    source.addEventListener("stale", () => {
+      isStale = true;
+      awaitMessage();
+      showState("off", "Not up to date");
     });
-  };
-  const close = () => {
-    clearTimeout(reconnectTimer);
-    source?.close();
-    source = null;
-  };
-  const handleRefusal = async () => {
-    close();
-    const page = await fetch(location.href, { redirect: "manual" }).catch(() => null);
-    if (page?.type === "opaqueredirect") showState("off", "Logged out. Reload to log in.");
-    else reconnectTimer = setTimeout(follow, RECONNECT_DELAY_MS);
+    source.addEventListener("part", (event) => {
+      isStale = false;
+      connected();
+      showPart(main, event.data);
+    });
   };
 
   // Hidden pages are disconnected to save resources.
   const follow = () => (document.visibilityState === "visible" ? open() : close());
   document.addEventListener("visibilitychange", follow);
-  addEventListener("pagehide", close);
+  addEventListener("pagehide", () => {
+    close();
+    notice.clear();
+  });
   addEventListener("pageshow", follow);
   follow();
 }

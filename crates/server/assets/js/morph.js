@@ -2,12 +2,25 @@
 // a selection and the focus stay.
 
 /** Attributes that are kept even if the new version lacks them. */
-const KEPT_ATTRIBUTES = new Set(["open", "title", "data-kept", "aria-busy"]);
+const KEPT_ATTRIBUTES = new Set(["open", "title", "data-kept", "aria-busy", "style", "tabindex"]);
+/** Attributes that are not copied: what the user has opened stays open, and pages may not set styles in attributes. */
+const NOT_COPIED = new Set(["open", "style"]);
+
+/** Returns the node, or the next one that the server sent: scripts mark their own elements with `data-local`. */
+function skipLocal(node) {
+  while (node?.nodeType === Node.ELEMENT_NODE && node.hasAttribute("data-local")) node = node.nextSibling;
+  return node;
+}
 
 /** Returns whether one node can be patched into the other. */
 function isSameNode(a, b) {
   if (a.nodeType !== b.nodeType || a.nodeName !== b.nodeName) return false;
   return a.nodeType !== Node.ELEMENT_NODE || a.id === b.id;
+}
+
+/** Removes the white space between rows: rows would be moved around it, and a row that is moved loses the focus. */
+function removeText(body) {
+  for (const node of [...body.childNodes]) if (node.nodeType === Node.TEXT_NODE) node.remove();
 }
 
 /** Patches one node to match the new version. */
@@ -19,16 +32,17 @@ function patchNode(old, fresh) {
   // A focused field is not changed, nor are nodes that a script filled.
   if (old.hasAttribute("data-kept") || old === document.activeElement && old.matches("input, select, textarea")) return;
   // The error of a form stays beside its field until it is submitted again.
-  if (old.nodeName === "FORM" && old.querySelector("[aria-invalid]")) return;
+  if (old.nodeName === "FORM" && old.querySelector("[aria-invalid], .fault-summary")) return;
   // A time is already displayed as relative text; only a different time changes it.
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.title) return;
   for (const { name } of [...old.attributes]) {
     if (!fresh.hasAttribute(name) && !KEPT_ATTRIBUTES.has(name)) old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
-    if (old.getAttribute(name) !== value && name !== "open") old.setAttribute(name, value);
+    if (old.getAttribute(name) !== value && !NOT_COPIED.has(name)) old.setAttribute(name, value);
   }
   if (old.nodeName === "TIME") old.removeAttribute("title");
+  if (old.nodeName === "TBODY") for (const body of [old, fresh]) removeText(body);
   patchChildren(old, old.firstChild, null, fresh);
 }
 
@@ -36,6 +50,7 @@ function patchNode(old, fresh) {
 function patchChildren(parent, old, end, fresh) {
   for (let next = fresh.firstChild; next; ) {
     const following = next.nextSibling;
+    old = skipLocal(old);
     if (next.nodeType === Node.ELEMENT_NODE && next.id) {
       // An element with an id may have moved: search further on.
       let found = old;
@@ -56,8 +71,8 @@ function patchChildren(parent, old, end, fresh) {
     }
     next = following;
   }
-  while (old && old !== end) {
-    const after = old.nextSibling;
+  for (old = skipLocal(old); old && old !== end; ) {
+    const after = skipLocal(old.nextSibling);
     old.remove();
     old = after;
   }

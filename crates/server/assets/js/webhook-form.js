@@ -1,8 +1,10 @@
 // Form to create and change webhooks: input is validated while typing, and only changed fields are sent.
-import { bodyOf, clearFaults, showFault } from "./actions.js";
+import { bodyOf } from "./actions.js";
 import { call, toast } from "./api.js";
+import { clearFaults, showFaults } from "./faults.js";
 import { testSend } from "./test-send.js";
 import { visible } from "./visible.js";
+import { fromField, toField } from "./zone.js";
 
 const form = document.getElementById("webhook");
 const { base, id, redacted } = form.dataset;
@@ -127,13 +129,10 @@ function showModes() {
   }
 }
 
-// --- times, entered in the user's time zone --------------------------------------------------------
+// --- times, entered in the chosen time zone --------------------------------------------------------
 
 const expires = form.elements.expires_at;
-if (expires.dataset.time) {
-  const at = new Date(expires.dataset.time);
-  expires.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-}
+if (expires.dataset.time) expires.value = toField(new Date(expires.dataset.time), 19);
 
 // --- values of the form ----------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ function formValues() {
   const retry = body.retry_config;
   if (retry?.schedule) retry.schedule = numbers(retry.schedule);
   if (retry?.permanent_status_codes) retry.permanent_status_codes = numbers(retry.permanent_status_codes);
-  if (body.expires_at) body.expires_at = new Date(body.expires_at).toISOString();
+  if (body.expires_at) body.expires_at = fromField(body.expires_at).toISOString();
   return body;
 }
 
@@ -182,12 +181,10 @@ const touched = new Set();
 /** Placeholders for required fields that are still empty, so that they do not hide errors of other fields. */
 const PLACEHOLDERS = { url: "https://example.com/", events: ["*"] };
 
-/** Shows an error beside its field, and opens the section that contains it. */
-function showError(problem) {
-  const shown = showFault(form, problem);
-  const note = form.querySelector("p.error");
-  for (const section of form.querySelectorAll("details:not([open])")) if (note && section.contains(note)) section.open = true;
-  return shown;
+/** Returns whether the user has changed the field that an error names, or a part of it. */
+function isTouched(named) {
+  const field = named.replace(/\[.*$/, "");
+  return [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
 }
 
 let timer, lastCheck = 0;
@@ -207,11 +204,12 @@ async function check() {
   }
   if (number !== lastCheck) return;
   clearFaults(form);
-  const field = (problem?.field ?? "").replace(/\[.*$/, "");
-  const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
-  if (problem?.field && isTouched) showError(problem);
+  const named = problem?.errors?.length ? problem.errors : problem?.field ? [{ field: problem.field, message: problem.detail ?? problem.message }] : [];
+  // While typing, only errors of fields that were changed are shown.
+  const errors = named.filter(({ field }) => isTouched(field));
+  if (errors.length > 0) showFaults(form, { errors }, { focus: false, summary: false });
   const good = missing.length === 0 ? "All fields are valid." : "";
-  checked.textContent = problem ? (problem.field ? "" : visible(problem.detail)) : good;
+  checked.textContent = problem ? (named.length > 0 ? "" : visible(problem.detail)) : good;
 }
 
 /** Records a changed field, and validates all fields after a pause in typing. */
@@ -249,8 +247,7 @@ form.addEventListener("submit", async (event) => {
     if (id) location.assign(`${base}/${id}`);
     else showCreated(webhook);
   } catch (problem) {
-    if (!showError(problem)) toast(problem.message ?? problem.detail, "bad");
-    form.querySelector("[aria-invalid]:not([type=hidden])")?.focus();
+    showFaults(form, problem);
   } finally {
     button?.removeAttribute("aria-busy");
   }

@@ -1,7 +1,9 @@
 // Page of one webhook: its dialogs and their results.
-import { bodyOf, clearFaults, showFault } from "./actions.js";
-import { call, toast } from "./api.js";
+import { bodyOf } from "./actions.js";
+import { call } from "./api.js";
+import { clearFaults, showFaults } from "./faults.js";
 import { showResult, testSend } from "./test-send.js";
+import { fromField } from "./zone.js";
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-dialog]");
@@ -24,7 +26,7 @@ function onSubmit(form, work) {
       await work(bodyOf(form), form.querySelector(".result"));
     } catch (problem) {
       form.querySelector(".result").hidden = true;
-      if (!showFault(form, problem)) toast(problem.message ?? problem.detail, "bad");
+      showFaults(form, problem);
     } finally {
       button?.removeAttribute("aria-busy");
     }
@@ -69,7 +71,7 @@ backfill?.querySelector("[data-dry-run]").addEventListener("click", () => {
 onSubmit(backfill, async (body, box) => {
   const dry_run = isDryRun;
   isDryRun = false;
-  for (const name of ["from", "to"]) if (body[name]) body[name] = new Date(body[name]).toISOString();
+  for (const name of ["from", "to"]) if (body[name]) body[name] = fromField(body[name]).toISOString();
   const started = await call("POST", `/v1/webhooks/${backfill.dataset.backfill}/backfill`, { ...body, dry_run });
   if (dry_run) {
     showResult(box, "", `${started.count_complete ? "" : "At least "}${started.total.toLocaleString("en")} events in this time range match the subscription of the webhook. Events that the webhook already received are skipped.`);

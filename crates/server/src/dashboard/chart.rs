@@ -15,7 +15,9 @@ pub(super) use self::{
     svg::Svg,
     timeline::{TimeBand, TimeDot, bands, schedule},
 };
+use super::zone::Zone;
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Height of the plot area, in pixels.
 const PLOT_HEIGHT: f64 = 150.0;
 /// Margins above the plot, and below it for the time labels.
@@ -49,16 +51,18 @@ impl TimeSlots {
         self.from + self.step.saturating_mul(u32::try_from(self.count).unwrap_or(u32::MAX))
     }
 
-    /// Formats the start of a slot, and its end if it is longer than a minute.
+    /// Formats the start of a slot in the time zone of the page, and its end if it is longer than a minute.
     fn describe_slot(&self, index: usize) -> String {
+        let zone = Zone::current();
         let begins = self.from + self.step.saturating_mul(u32::try_from(index).unwrap_or(u32::MAX));
-        let (day, from) = (axis::day(begins), axis::clock(begins));
+        let ends = begins + self.step;
+        let (day, from) = (axis::day(begins, &zone), axis::clock(begins, &zone));
+        let (to, offset) = (axis::clock(ends, &zone), zone.offset_text(begins));
         match self.step {
-            step if step >= Duration::from_secs(24 * 3600) => day,
-            step if step > Duration::from_secs(60) => {
-                format!("{day}, {from} – {} UTC", axis::clock(begins + step))
-            }
-            _ => format!("{day}, {from} UTC"),
+            step if step >= DAY && zone == Zone::UTC => day,
+            step if step >= DAY => format!("{day}, {from} – {}, {to} {offset}", axis::day(ends, &zone)),
+            step if step > Duration::from_secs(60) => format!("{day}, {from} – {to} {offset}"),
+            _ => format!("{day}, {from} {offset}"),
         }
     }
 
@@ -184,8 +188,12 @@ impl Chart<'_> {
     }
 
     fn describe(&self, rows: &[Series<'_>], scale: &Scale) -> String {
-        let mut label =
-            format!("{}, {} to {}", self.title, self.slots.describe_slot(0), axis::clock(self.slots.to()));
+        let mut label = format!(
+            "{}, {} to {}",
+            self.title,
+            self.slots.describe_slot(0),
+            axis::clock(self.slots.to(), &Zone::current())
+        );
         if scale.max <= 0.0 {
             return label + ": nothing";
         }
@@ -205,13 +213,14 @@ impl Chart<'_> {
     }
 }
 
-/// Draws the legend of a chart: the name of each series in its color.
+/// Draws the legend of a chart: the name of each series in its color, and the time zone.
 pub(super) fn legend(rows: &[Series<'_>]) -> Svg {
     let mut svg = Svg::default();
     svg.open("p", &[("class", "legend")]);
     for row in rows {
         svg.text("span", &[("class", row.tone)], row.name);
     }
+    svg.text("span", &[("class", "zone")], &Zone::current_label());
     svg.close("p");
     svg
 }
@@ -318,11 +327,11 @@ fn line(svg: &mut Svg, tone: &str, points: impl Iterator<Item = Option<(f64, f64
     end(svg, &mut part);
 }
 
-/// Draws time labels at round times below a plot, in UTC.
+/// Draws time labels at round times below a plot, in the time zone of the page.
 fn times(svg: &mut Svg, from: Time, to: Time, below: f64) {
     let whole = TimeSlots { from, step: to.duration_since(from).max(Duration::from_millis(1)), count: 1 };
     let y = num(below + 16.0);
-    for (time, label) in axis::times(from, to) {
+    for (time, label) in axis::times(from, to, &Zone::current()) {
         let share = whole.share(time);
         let anchor = match share {
             share if share < 0.05 => "start",

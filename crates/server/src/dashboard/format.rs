@@ -4,21 +4,30 @@
 use std::{borrow::Borrow, fmt::Display, time::Duration};
 
 use redrive_core::{
-    DeliveryStatus, FailureCategory,
+    DeliveryStatus, FailureCategory, Time,
     dispatch::gate::WaitingOn,
     notification::{NotificationKind, preferences::Language},
     protection::breaker::CircuitState,
 };
 
+use super::zone::Zone;
 use crate::mail::texts::MailTexts;
 
-/// Formats a time for a `<time>` element; scripts show how long ago it was.
+/// Formats a time for a `<time>` element, in the time zone of the page; scripts show how long ago it was.
 pub(super) fn format_time(time: impl Display) -> String {
     let text = time.to_string();
-    match text.split_once('T') {
-        Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
-        None => text,
+    let Some(time) = Time::parse_or_date(&text) else { return text };
+    let zone = Zone::current();
+    let local = zone.to_local(time).to_string();
+    match local.split_once('T') {
+        Some((day, rest)) => format!("{day} {} {}", rest.get(..8).unwrap_or(rest), zone.offset_text(time)),
+        None => local,
     }
+}
+
+/// Returns the time zone of the page, as the label beside charts, tables and filters.
+pub(super) fn zone_label() -> String {
+    Zone::current_label()
 }
 
 /// Formats a number with thousands separators.
@@ -171,9 +180,8 @@ pub(super) fn notification_kinds() -> [(NotificationKind, &'static str); Notific
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::Time;
-
     use super::*;
+    use crate::dashboard::zone::with_zone;
 
     #[test]
     fn numbers_and_durations_are_formatted_for_people() {
@@ -201,6 +209,8 @@ mod tests {
     #[test]
     fn times_are_formatted_to_the_second() {
         assert_eq!(format_time(Time::from_millis(1_700_000_000_123)), "2023-11-14 22:13:20 UTC");
+        let in_kolkata = with_zone("Asia/Kolkata~330", || format_time(Time::from_millis(1_700_000_000_123)));
+        assert_eq!(in_kolkata, "2023-11-15 03:43:20 UTC+5:30");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::{page::PageError, viewer::Viewer};
+use super::{page::PageError, viewer::Viewer, zone::Zone};
 use crate::{
     api::AppState,
     app::{AppError, ErrorCode, auth::Role},
@@ -33,8 +33,9 @@ use crate::{
 
 /// Interval at which a page is rendered to find changes.
 const RENDER_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval of keep-alive messages to a browser without changes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of heartbeats to a browser without changes. Its script reports a connection without any message for four
+/// seconds as lost: a frozen server or a dead network closes nothing.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval at which the session behind a live page without changes is checked.
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of live pages on this node.
@@ -49,8 +50,8 @@ const ENDS: &str = "<!--/live-->";
 
 /// Holder of a session: the hash of the key or user, and the role, which a user's next login may change.
 type Holder = ([u8; 32], Role);
-/// Identity of a live page: who views it, and the URI.
-type PageKey = (Holder, Uri);
+/// Identity of a live page: who views it, the URI, and the time zone.
+type PageKey = (Holder, Uri, Zone);
 /// Result of rendering a page.
 #[derive(Clone, Debug, PartialEq)]
 enum Rendered {
@@ -82,12 +83,13 @@ impl Live {
     /// Subscribes to a page, starting its renderer if needed. Returns `None` if too many pages are live already.
     fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
-        let page_key = ((viewer.session.stored.key_hash, viewer.by.role.clone()), uri);
+        let holder = (viewer.session.stored.key_hash, viewer.by.role.clone());
+        let page_key = (holder, uri, Zone::current());
         if let Some(known) = watched.get(&page_key).and_then(Weak::upgrade) {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        let count = watched.keys().filter(|(holder, _)| *holder == page_key.0).count();
+        let count = watched.keys().filter(|(holder, ..)| *holder == page_key.0).count();
         if watched.len() >= MAX_PAGES || count >= MAX_PAGES_PER_HOLDER {
             return None;
         }
@@ -96,14 +98,15 @@ impl Live {
         watched.insert(page_key.clone(), Arc::downgrade(&receiver));
         // The renderer has only a weak reference to the receiver, so it ends with the last listener.
         let (page, app) = (Arc::downgrade(&receiver), app.clone());
-        tokio::spawn(run_renderer(self.clone(), viewer, page_key.1, sender, page, app));
+        tokio::spawn(run_renderer(self.clone(), viewer, page_key, sender, page, app));
         Some(receiver)
     }
 
     /// Renders the page and returns the part between its markers.
-    async fn render(&self, viewer: &Viewer, uri: &Uri) -> Rendered {
+    async fn render(&self, viewer: &Viewer, (_, uri, zone): &PageKey) -> Rendered {
         let Ok(mut request) = Request::get(uri.clone()).body(Body::empty()) else { return Rendered::Gone };
         request.extensions_mut().insert(viewer.clone());
+        request.extensions_mut().insert(zone.clone());
         let Ok::<_, Infallible>(response) = self.0.pages.clone().call(request).await;
         match response.status() {
             status if status.is_success() => {}
@@ -129,7 +132,7 @@ fn extract_part(html: &str) -> Option<&str> {
 async fn run_renderer(
     live: Live,
     viewer: Viewer,
-    uri: Uri,
+    page_key: PageKey,
     sender: watch::Sender<Rendered>,
     page: Weak<watch::Receiver<Rendered>>,
     app: AppState,
@@ -141,7 +144,7 @@ async fn run_renderer(
         if page.strong_count() == 0 || app.is_draining() || !is_valid {
             return;
         }
-        let rendered = live.render(&viewer, &uri).await;
+        let rendered = live.render(&viewer, &page_key).await;
         let is_gone = rendered == Rendered::Gone;
         sender.send_if_modified(|shown| {
             let changed = *shown != rendered;
@@ -188,7 +191,7 @@ pub(super) async fn listen(
         let event = listener.next_event().await?;
         Some((Ok::<_, Infallible>(event), listener))
     });
-    let alive = KeepAlive::new().interval(KEEPALIVE_INTERVAL);
+    let alive = KeepAlive::new().interval(HEARTBEAT_INTERVAL).event(Event::default().event("beat").data("-"));
     Ok(Sse::new(events).keep_alive(alive).into_response())
 }
 

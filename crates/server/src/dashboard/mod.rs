@@ -7,6 +7,7 @@ mod assets;
 mod audit;
 mod bulk;
 mod chart;
+mod code;
 mod confirm;
 mod dead_letters;
 mod deliveries;
@@ -19,6 +20,7 @@ mod json;
 mod keys;
 mod live;
 mod login;
+mod notifications;
 mod operations;
 mod outcome_text;
 mod overview;
@@ -27,16 +29,19 @@ mod publish;
 mod search;
 mod settings;
 mod tenants;
+mod text_diff;
 mod unsubscribe;
 pub(crate) mod untrusted;
 mod user_login;
 mod viewer;
 mod webhook_names;
 mod webhooks;
+mod zone;
 
 use axum::{
     Router,
     http::Uri,
+    middleware,
     response::Redirect,
     routing::{get, post},
 };
@@ -59,6 +64,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/dead", get(dead_letters::list))
         .route("/dashboard/t/{tenant}/operations", get(operations::list))
         .route("/dashboard/t/{tenant}/operations/{id}", get(operations::detail))
+        .route("/dashboard/t/{tenant}/notifications", get(notifications::page))
         .route("/dashboard/t/{tenant}/webhooks", get(webhooks::list))
         .route("/dashboard/t/{tenant}/webhooks/new", get(webhooks::new))
         .route("/dashboard/t/{tenant}/webhooks/check", post(webhooks::check))
@@ -76,6 +82,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/admin/keys", get(keys::list))
         .route("/dashboard/admin/audit", get(audit::list))
         .route("/dashboard/admin/settings", get(settings::page))
+        .layer(middleware::from_fn_with_state(app.clone(), zone::in_browser_zone))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let other_routes = Router::new()
@@ -104,6 +111,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/events/{id}/payload", get(events::payload))
         .route("/dashboard/{*rest}", get(not_found_page))
         .layer(axum::Extension(live))
+        .layer(middleware::from_fn_with_state(app.clone(), zone::in_browser_zone))
         .with_state(app);
     pages.merge(other_routes)
 }

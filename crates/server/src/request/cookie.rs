@@ -1,5 +1,5 @@
-//! The cookies: that of the session, and that of a login in progress. Over TLS their names begin with `__Host-`, so that
-//! browsers accept them only from this host and only over TLS.
+//! The cookies that this server sets: that of the session, and that of a login in progress. Over TLS their names begin with
+//! `__Host-`, so that browsers accept them only from this host and only over TLS.
 
 use std::time::Duration;
 

@@ -96,4 +96,39 @@ mod extended {
     async fn objects_are_found_by_filters_and_pagination() {
         on_a_fresh_server("filters").await;
     }
+
+    #[tokio::test]
+    async fn rows_that_are_read_stay_in_place() {
+        on_a_fresh_server("held_rows").await;
+    }
+
+    #[tokio::test]
+    async fn unresponsive_server_is_reported_within_five_seconds() {
+        on_a_fresh_server("outage").await;
+    }
+
+    #[tokio::test]
+    async fn times_are_shown_in_the_chosen_time_zone() {
+        on_a_fresh_server("time_zone").await;
+    }
+
+    #[tokio::test]
+    async fn tables_are_sorted_resized_and_stacked() {
+        on_a_fresh_server("tables").await;
+    }
+
+    #[tokio::test]
+    async fn form_errors_are_shown_beside_their_fields() {
+        on_a_fresh_server("form_errors").await;
+    }
+
+    #[tokio::test]
+    async fn payloads_are_coloured_copied_and_compared() {
+        on_a_fresh_server("payloads").await;
+    }
+
+    #[tokio::test]
+    async fn tenant_sees_its_notifications_and_changes_their_settings() {
+        on_a_fresh_server("notifications").await;
+    }
 }

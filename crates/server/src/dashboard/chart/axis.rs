@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redrive_core::Time;
 
-use crate::dashboard::format;
+use crate::dashboard::{format, zone::Zone};
 
 /// Unit of a chart's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,35 +80,36 @@ const STEPS: [u64; 17] = [
 /// Maximum number of intervals between time labels.
 const MAX_TIME_LABELS: u64 = 6;
 
-/// Returns round times between two times, with their labels.
-pub(super) fn times(from: Time, to: Time) -> Vec<(Time, String)> {
+/// Returns times between two times that are round in a time zone, with their labels.
+pub(super) fn times(from: Time, to: Time, zone: &Zone) -> Vec<(Time, String)> {
     let whole = to.duration_since(from).as_secs();
     let step = STEPS.into_iter().find(|step| whole / step <= MAX_TIME_LABELS).unwrap_or(30 * DAY);
-    let first = u64::try_from(from.millis()).unwrap_or(0).div_ceil(1000 * step) * step;
-    let at = |secs: u64| Time::default() + Duration::from_secs(secs);
-    let all = (0..=MAX_TIME_LABELS).map(|n| first + n * step).map(at).filter(|time| *time <= to);
-    all.map(|time| (time, label(time, step))).collect()
+    let first = u64::try_from(zone.to_local(from).millis()).unwrap_or(0).div_ceil(1000 * step) * step;
+    let at = |secs: u64| zone.utc_of(Time::default() + Duration::from_secs(secs));
+    let all = (0..=MAX_TIME_LABELS).map(|n| first + n * step).map(at);
+    let within = all.filter(|time| (from..=to).contains(time));
+    within.map(|time| (time, label(time, step, zone))).collect()
 }
 
-fn label(time: Time, step: u64) -> String {
-    let clock = clock(time);
+fn label(time: Time, step: u64, zone: &Zone) -> String {
+    let clock = clock(time, zone);
     match () {
-        () if step >= DAY || clock == "00:00" && step >= MINUTE => day(time),
-        () if step < MINUTE => time.to_string().get(11..19).unwrap_or_default().to_owned(),
+        () if step >= DAY || clock == "00:00" && step >= MINUTE => day(time, zone),
+        () if step < MINUTE => zone.to_local(time).to_string().get(11..19).unwrap_or_default().to_owned(),
         () => clock,
     }
 }
 
-/// Formats a time of day, in UTC.
-pub(super) fn clock(time: Time) -> String {
-    time.to_string().get(11..16).unwrap_or_default().to_owned()
+/// Formats a time of day in a time zone.
+pub(super) fn clock(time: Time, zone: &Zone) -> String {
+    zone.to_local(time).to_string().get(11..16).unwrap_or_default().to_owned()
 }
 
-/// Formats a date, such as "14 Nov".
-pub(super) fn day(time: Time) -> String {
+/// Formats a date in a time zone, such as "14 Nov".
+pub(super) fn day(time: Time, zone: &Zone) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let text = time.to_string();
+    let text = zone.to_local(time).to_string();
     let part = |from: usize| text.get(from..from + 2).and_then(|text| text.parse::<usize>().ok());
     let month = part(5).and_then(|month| MONTHS.get(month.wrapping_sub(1))).unwrap_or(&"");
     format!("{} {month}", part(8).unwrap_or_default())
@@ -119,6 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dashboard::zone::with_zone;
 
     #[test]
     fn grid_lines_are_at_round_values() {
@@ -141,7 +143,7 @@ mod tests {
     fn time_labels_are_round_and_midnight_shows_date() {
         let at = |secs: u32| Time::from_secs(1_700_000_000 + secs);
         let labels = |to: u32| {
-            let times = times(at(0), at(to));
+            let times = times(at(0), at(to), &Zone::UTC);
             times.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
         };
         assert_eq!(labels(3_600), ["22:20", "22:30", "22:40", "22:50", "23:00", "23:10"]);
@@ -151,6 +153,15 @@ mod tests {
             ["22:13:20", "22:13:25", "22:13:30", "22:13:35", "22:13:40", "22:13:45", "22:13:50"]
         );
         assert_eq!(labels(3 * 86_400), ["15 Nov", "12:00", "16 Nov", "12:00", "17 Nov", "12:00"]);
+    }
+
+    #[test]
+    fn time_labels_are_round_in_the_time_zone() {
+        let at = |secs: u32| Time::from_secs(1_700_000_000 + secs);
+        let in_kolkata = || times(at(0), at(6 * 3_600), &Zone::current());
+        let labels: Vec<_> =
+            with_zone("Asia/Kolkata~330", in_kolkata).into_iter().map(|(_, label)| label).collect();
+        assert_eq!(labels, ["04:00", "05:00", "06:00", "07:00", "08:00", "09:00"]);
     }
 
     proptest! {
@@ -164,7 +175,7 @@ mod tests {
         #[test]
         fn time_labels_stay_within_range(from in 0..4_000_000_000u32, whole in 0..100_000_000u32) {
             let (from, to) = (Time::from_secs(from), Time::from_secs(from) + Duration::from_secs(whole.into()));
-            let times = times(from, to);
+            let times = times(from, to, &Zone::UTC);
             prop_assert!(times.len() <= MAX_TIME_LABELS as usize + 1);
             prop_assert!(times.iter().all(|(time, label)| (from..=to).contains(time) && !label.is_empty()));
         }

@@ -6,11 +6,12 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use redrive_core::{DeliveryId, DeliveryStatus, dispatch::gate::WaitingOn};
+use redrive_core::{DeliveryId, DeliveryStatus, dispatch::gate::WaitingOn, event::Event};
 use redrive_store::StoredAttempt;
 use serde::Deserialize;
 
 use super::{
+    compare::Comparison,
     curl,
     timeline::{Line, timeline},
 };
@@ -22,8 +23,11 @@ use crate::{
         deliveries::DeliveryDetails,
     },
     dashboard::{
-        PageResult, format, outcome_text,
+        PageResult,
+        code::CodeHtml,
+        format, outcome_text,
         page::{FormQuery, Html, PageContext, PageError},
+        text_diff::DiffLine,
         untrusted::{self, BodySample, pretty},
         viewer::TenantViewer,
         webhook_names::Names,
@@ -33,10 +37,15 @@ use crate::{
 /// Maximum number of body bytes shown; the event's page shows the payload.
 const MAX_BODY_BYTES: usize = 6 * 1024;
 
-/// Query of the page: the attempt to expand.
+/// Maximum number of attempts that can be chosen for a comparison, the newest.
+const MAX_CHOICES: usize = 60;
+
+/// Query of the page: the attempt to expand, and two attempts to compare.
 #[derive(Default, Deserialize)]
 pub(in crate::dashboard) struct DetailQuery {
     attempt: Option<u32>,
+    first: Option<u32>,
+    second: Option<u32>,
 }
 
 #[derive(Template)]
@@ -47,8 +56,11 @@ struct DetailPage {
     names: Names,
     lines: Vec<Line>,
     omitted: usize,
+    /// Numbers of the attempts that can be compared, oldest first.
+    attempts: Vec<u32>,
+    comparison: Option<Comparison>,
     is_erased: bool,
-    body: String,
+    body: CodeHtml,
     body_size: usize,
     is_cut: bool,
 }
@@ -60,6 +72,14 @@ impl DetailPage {
         let is_waiting = delivery.status == DeliveryStatus::Pending;
         let can_be_resent = delivery.status.is_final() && delivery.redriven_as.is_none();
         !self.is_erased && (is_waiting || can_be_resent)
+    }
+
+    /// Returns whether an attempt is chosen for the comparison: the first of the two fields, or the second. The
+    /// last two attempts are suggested.
+    fn is_chosen(&self, is_first: bool, number: &u32) -> bool {
+        let chosen = self.comparison.as_ref().map(|found| if is_first { found.first } else { found.second });
+        let suggested = self.attempts.iter().rev().nth(usize::from(is_first)).copied();
+        chosen.or(suggested) == Some(*number)
     }
 
     /// Returns whether the delivery waits only for its scheduled time.
@@ -80,6 +100,7 @@ pub(in crate::dashboard) async fn detail(
     let history = app.history(tenant.clone(), id).await?;
     let event = app.event(tenant.clone(), details.delivery.event_id).await?.event;
     let names = Names::load(&app, &tenant, [details.delivery.webhook_id]).await?;
+    let (attempts, comparison) = compare_attempts(&history, &event, &query.query);
     let (lines, omitted) = timeline(history, &event, query.query.attempt);
     let sent = if event.is_erased() { Default::default() } else { details.delivery.format.render(&event) };
     let (body, is_cut) = pretty(&sent, MAX_BODY_BYTES);
@@ -88,12 +109,34 @@ pub(in crate::dashboard) async fn detail(
         names,
         lines,
         omitted,
+        attempts,
+        comparison,
         is_erased: event.is_erased(),
-        body,
+        body: CodeHtml::from_text(&body),
         body_size: sent.len(),
         is_cut,
         details,
     })
+}
+
+/// Returns the numbers of the attempts that can be compared, and the requested comparison.
+fn compare_attempts(
+    history: &DeliveryHistory,
+    event: &Event,
+    query: &DetailQuery,
+) -> (Vec<u32>, Option<Comparison>) {
+    let mut attempts: Vec<&StoredAttempt> = Vec::new();
+    for entry in &history.entries {
+        if let HistoryEntry::Attempt(stored) = entry {
+            attempts.push(stored);
+        }
+    }
+    let find = |number: Option<u32>| attempts.iter().find(|one| Some(one.attempt.number) == number);
+    let comparison = find(query.first)
+        .zip(find(query.second))
+        .map(|(first, second)| Comparison::new(first, second, event));
+    let newest = attempts.len().saturating_sub(MAX_CHOICES);
+    (attempts[newest..].iter().map(|one| one.attempt.number).collect(), comparison)
 }
 
 /// Returns the attempt with this number, or the last one if there is no number.

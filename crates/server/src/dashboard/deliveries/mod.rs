@@ -1,5 +1,6 @@
 //! Delivery pages: the list with its filters, and a delivery with its history.
 
+mod compare;
 mod curl;
 mod detail;
 mod timeline;

@@ -127,16 +127,10 @@ fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
     let attempt = &stored.attempt;
     let parts = phases(&attempt.timings);
     let phase_texts: Vec<_> = parts.iter().map(|phase| phase.text()).collect();
-    let response = match (attempt.http_status_code, attempt.failure_category) {
-        (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
-        (Some(code), None) => code.to_string(),
-        (None, Some(category)) => format::category(category),
-        (None, None) => "no response".to_owned(),
-    };
     AttemptRow {
         number: attempt.number,
         status: attempt.status,
-        response,
+        response: describe_response(stored),
         error: attempt.error_message.as_deref().map(escape_invisible),
         scheduled_at: attempt.scheduled_at,
         executed_at: attempt.executed_at,
@@ -150,7 +144,17 @@ fn attempt_row(stored: &StoredAttempt, scale: u32) -> AttemptRow {
     }
 }
 
-fn exchange(stored: &StoredAttempt, event: &Event) -> Exchange {
+/// Describes the response of an attempt, or why there was none.
+pub(super) fn describe_response(stored: &StoredAttempt) -> String {
+    match (stored.attempt.http_status_code, stored.attempt.failure_category) {
+        (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
+        (Some(code), None) => code.to_string(),
+        (None, Some(category)) => format::category(category),
+        (None, None) => "no response".to_owned(),
+    }
+}
+
+pub(super) fn exchange(stored: &StoredAttempt, event: &Event) -> Exchange {
     let body = stored.attempt.response_body_sample.as_deref().unwrap_or_default();
     let escape_value = |mut header: HeaderView| {
         header.value = escape_invisible(&header.value);

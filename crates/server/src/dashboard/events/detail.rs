@@ -12,14 +12,17 @@ use redrive_core::{DeliveryStatus, EventId, WebhookId};
 use redrive_store::{PageRequest, StoredEvent};
 use serde::Deserialize;
 
+use super::compare::Comparison;
 use crate::{
     api::AppState,
     app::{AppError, deliveries::DeliveryDetails},
     dashboard::{
         PageResult,
+        code::CodeHtml,
         deliveries::filter_for_event,
         format, outcome_text,
         page::{FormQuery, Html, PageContext, PageError},
+        text_diff::DiffLine,
         untrusted::{self, pretty},
         viewer::TenantViewer,
         webhook_names::Names,
@@ -33,10 +36,11 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_DELIVERIES: u32 = 50;
 const MAX_WEBHOOKS: u32 = 100;
 
-/// Query of the page: whether to show the whole payload.
+/// Query of the page: whether to show the whole payload, and the event to compare it with.
 #[derive(Default, Deserialize)]
 pub(in crate::dashboard) struct DetailQuery {
     whole: Option<bool>,
+    compare: Option<String>,
 }
 
 /// A webhook that an event can be replayed to.
@@ -56,9 +60,10 @@ struct DetailPage {
     stored: StoredEvent,
     /// Ids of the edited copies of the event.
     edited_copies: Vec<EventId>,
-    payload: String,
+    payload: CodeHtml,
     is_cut: bool,
-    metadata: Option<String>,
+    metadata: Option<CodeHtml>,
+    comparison: Comparison,
     deliveries: Vec<DeliveryDetails>,
     has_more: bool,
     names: Names,
@@ -104,7 +109,10 @@ pub(in crate::dashboard) async fn detail(
     targets.sort_by_key(|target| !target.has_delivery);
     let max = if query.query.whole == Some(true) { MAX_BYTES } else { PREVIEW_BYTES };
     let (payload, is_cut) = pretty(&stored.event.data, max);
-    let metadata = stored.event.metadata.as_deref().map(|notes| pretty(notes, PREVIEW_BYTES).0);
+    let payload = CodeHtml::from_text(&payload);
+    let metadata =
+        stored.event.metadata.as_deref().map(|notes| CodeHtml::from_text(&pretty(notes, PREVIEW_BYTES).0));
+    let comparison = Comparison::load(&app, &viewer.tenant, &stored, query.query.compare.as_deref()).await?;
     let layout = viewer.layout("events");
     Html::render(&DetailPage {
         layout,
@@ -113,6 +121,7 @@ pub(in crate::dashboard) async fn detail(
         payload,
         is_cut,
         metadata,
+        comparison,
         deliveries,
         has_more,
         names,

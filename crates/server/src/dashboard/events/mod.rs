@@ -1,5 +1,6 @@
 //! Event pages: the list with its filters, and an event with its payload and deliveries.
 
+mod compare;
 mod detail;
 
 use askama::Template;
