@@ -50,6 +50,15 @@ scenario(async (fixture) => {
     await page.getByRole("row").filter({ hasText: "invoice.late" }).getByText("delivered").waitFor();
   });
 
+  await fixture.step("the page counts status codes, and a code leads to its deliveries", async () => {
+    const codes = page.getByRole("list", { name: "Deliveries by status code" });
+    await codes.getByRole("listitem").filter({ hasText: "503" }).getByText("5", { exact: true }).waitFor();
+    await codes.getByRole("listitem").filter({ hasText: "200" }).getByText("1", { exact: true }).waitFor();
+    await follow(page, codes.getByRole("link", { name: "503" }));
+    assert.equal(await page.locator("tbody tr").count(), 5);
+    await page.goBack();
+  });
+
   await fixture.step("the circuit can be forced open and reset", async () => {
     await circuit.getByRole("button", { name: "Force open or closed" }).click();
     const dialog = page.getByRole("dialog", { name: "Force the circuit" });

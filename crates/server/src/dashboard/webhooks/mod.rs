@@ -5,6 +5,7 @@ mod charts;
 mod fields;
 mod form;
 mod list;
+mod responses;
 mod settings_text;
 mod show;
 pub(super) mod status_badge;

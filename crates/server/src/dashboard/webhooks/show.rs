@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use super::{
     charts::{self, ChartWithLegend},
+    responses::{LastResponse, MAX_DELIVERIES, Responses},
     settings_text, status_badge,
     status_text::{self, StatusMessage},
 };
@@ -32,7 +33,7 @@ use crate::{
 };
 
 /// Number of recent deliveries shown.
-const MAX_RECENT: u32 = 10;
+const MAX_RECENT: usize = 10;
 /// Window of *Recover failed* for a webhook that is not failing.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
@@ -125,6 +126,7 @@ struct ShowPage {
     name: String,
     status_messages: Vec<StatusMessage>,
     traffic_charts: [ChartWithLegend; 2],
+    responses: Responses,
     circuit: Svg,
     breaker_text: String,
     retry_text: String,
@@ -227,8 +229,12 @@ pub(in crate::dashboard) async fn show(
     let webhook = app.webhook(viewer.tenant.clone(), viewer.id("webhook")?).await?;
     let health = app.health(viewer.tenant.clone(), webhook.id).await?;
     let filter = DeliveryFilter { webhooks: vec![webhook.id], ..DeliveryFilter::default() };
-    let newest = PageRequest { after: None, offset: 0, limit: MAX_RECENT };
-    let recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES };
+    let mut recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
+    let last_responses: Vec<_> =
+        recent.iter().filter_map(|details| LastResponse::of_delivery(&details.delivery)).collect();
+    let is_full = recent.len() == MAX_DELIVERIES as usize;
+    recent.truncate(MAX_RECENT);
     let layout = viewer.layout("webhooks");
     let failed = match layout.may_resend && webhook.state.receives_events() {
         true => Some(FailedSummary::load(&app, &viewer.tenant, webhook.id, &health).await?),
@@ -246,6 +252,7 @@ pub(in crate::dashboard) async fn show(
         layout,
         name: name_of(&webhook),
         status_messages: status_text::status_messages(&webhook, &health, now),
+        responses: Responses::new(&last_responses, query.query.range().axis(now).begin(), is_full),
         traffic_charts: charts::traffic_charts(&health.minutes, query.query.range(), now),
         circuit: charts::circuit_timeline(&health.circuit.periods, now),
         breaker_text: status_text::describe_breaker(&breaker),
