@@ -41,7 +41,7 @@ scenario(async (fixture) => {
   }
 
   await fixture.step("pages without data", async () => {
-    for (const section of ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types", "/operations"]) {
+    for (const section of ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types", "/operations", "/notifications"]) {
       await visit(fixture.home + section);
     }
   });

@@ -83,6 +83,8 @@ scenario(async (fixture) => {
     assert.equal(await row(phone.page, "sixth.touched").count(), 0);
     await bar(phone.page).tap();
     await row(phone.page, "sixth.touched").waitFor();
+    const isInView = await row(phone.page, "sixth.touched").evaluate((one) => one.getBoundingClientRect().top >= 0);
+    assert.ok(isInView, "the page shows the new row");
     await phone.visitor.context.close();
   });
 });

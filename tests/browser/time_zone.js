@@ -32,6 +32,9 @@ scenario(async (fixture) => {
     const shown = (title) => Date.parse(`${title.slice(0, 19).replace(" ", "T")}Z`);
     const offset = Number(/UTC\+(\d)$/.exec(local)[1]);
     assert.equal(shown(local) - shown(utc), offset * 3_600_000, `${utc} and ${local}`);
+    await fixture.publish("order.later");
+    await page.getByRole("row").filter({ hasText: "order.later" }).locator("time[title*=' UTC+']").waitFor();
+    await page.locator(".paging").getByText(/Europe\/Berlin/).waitFor();
     await page.goto(`${fixture.home}/webhooks/${webhook.id}`);
     await page.locator(".legend .zone").getByText(/Europe\/Berlin/).first().waitFor();
     const tip = await page.locator(".chart .hit").first().getAttribute("data-tip");

@@ -22,7 +22,11 @@ function store(table, widths) {
   const { [keyOf(table)]: _, ...others } = load();
   const entries = Object.entries(others).slice(-MAX_TABLES + 1);
   if (widths) entries.push([keyOf(table), widths]);
-  localStorage.setItem(STORED, JSON.stringify(Object.fromEntries(entries)));
+  try {
+    localStorage.setItem(STORED, JSON.stringify(Object.fromEntries(entries)));
+  } catch {
+    // A browser without storage, or with a full one, forgets the widths.
+  }
 }
 
 /** Applies the remembered widths to a table, or the automatic ones. */

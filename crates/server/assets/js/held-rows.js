@@ -86,6 +86,7 @@ function release(table, byKeyboard) {
   unseen.delete(table);
   showNewest();
   releasing = null;
+  rowsOf(table)[0]?.scrollIntoView({ block: "nearest" });
   if (byKeyboard) rowsOf(table)[0]?.querySelector("a, button, input")?.focus();
 }
 

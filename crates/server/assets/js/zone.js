@@ -10,7 +10,15 @@ const MINUTE_MS = 60_000;
 const DAYS_BEFORE = 400;
 const DAYS_AFTER = 1100;
 
-export const isLocal = () => localStorage.getItem(CHOICE) === "local";
+/** Returns whether local time is chosen. A browser without storage shows UTC. */
+export function isLocal() {
+  try {
+    return localStorage.getItem(CHOICE) === "local";
+  } catch {
+    return false;
+  }
+}
+
 const localName = () => Intl.DateTimeFormat().resolvedOptions().timeZone || "local";
 /** Returns the offset of local time from UTC, in minutes. */
 const offsetAt = (time) => -new Date(time).getTimezoneOffset();

@@ -91,7 +91,8 @@ fn bands_are_clipped_to_time_range() {
 fn legend_names_every_series_in_its_color() {
     let rows = [Series::new("a & b", "good", []), Series::new("c", "two", [])];
     let svg = legend(&rows).to_string();
-    assert_eq!(svg, r#"<p class="legend"><span class="good">a &amp; b</span><span class="two">c</span></p>"#);
+    let series = r#"<span class="good">a &amp; b</span><span class="two">c</span>"#;
+    assert_eq!(svg, format!(r#"<p class="legend">{series}<span class="zone">Times in UTC</span></p>"#));
 }
 
 #[test]
