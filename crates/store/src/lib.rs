@@ -178,6 +178,18 @@ pub trait Statistics: Send + Sync {
     fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
 }
 
+/// Rankings of the tenants and webhooks of the whole store, for operators. Each call reads counters of all tenants, so
+/// callers run one at a time and not for each request.
+pub trait Rankings: Send + Sync {
+    /// Returns the `max` tenants and the `max` webhooks with the most dead letters.
+    fn rank_dead_letters(&self, max: usize) -> StoreFuture<'_, DeadLetterRanking>;
+    /// Returns the tenants and webhooks with the most failed attempts beyond what is tolerated, and the tenants with the
+    /// most dead deliveries, from a minute on.
+    fn rank_traffic(&self, request: TrafficRankingRequest) -> StoreFuture<'_, TrafficRanking>;
+    /// Returns the `max` circuits, of those that are not closed, whose webhooks have had no success for the longest time.
+    fn longest_unclosed_circuits(&self, max: usize) -> StoreFuture<'_, Vec<UnclosedCircuit>>;
+}
+
 /// Webhooks, and the version that fan-out is checked against.
 pub trait Webhooks: Send + Sync {
     /// Stores a new webhook.
@@ -891,6 +903,7 @@ pub trait Store:
     + Nodes
     + RuntimeState
     + Statistics
+    + Rankings
     + Webhooks
     + EventTypes
     + Tenancy
@@ -927,6 +940,7 @@ impl<T> Store for T where
         + Nodes
         + RuntimeState
         + Statistics
+        + Rankings
         + Webhooks
         + EventTypes
         + Tenancy

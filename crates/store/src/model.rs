@@ -14,6 +14,7 @@ mod nodes;
 mod notifications;
 mod operations;
 mod publish;
+mod rankings;
 mod record;
 mod redrive;
 mod retention;
@@ -23,10 +24,11 @@ mod tenancy;
 mod unsubscriptions;
 mod webhooks;
 
-pub(crate) use self::runtime_state::BacklogCounts;
 pub use self::{
     attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*,
     email_addresses::*, event_types::*, history::*, nodes::*, notifications::*, operations::*, publish::*,
+    rankings::*,
     record::*, redrive::*, retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*,
     webhooks::*,
 };
+pub(crate) use self::{rankings::in_order, runtime_state::BacklogCounts};

@@ -6,3 +6,4 @@ pub mod limit_share;
 pub mod liveness;
 pub mod node;
 pub mod ticket;
+pub mod worker_health;

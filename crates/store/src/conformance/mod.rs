@@ -31,6 +31,7 @@ pub mod operations;
 pub mod order;
 pub mod payloads;
 pub mod publish;
+pub mod rankings;
 pub mod record;
 pub mod redrive;
 pub mod rescue;
@@ -433,6 +434,14 @@ macro_rules! conformance_suite {
             entries_are_found_by_tenant_action_object_and_time,
             old_entries_are_pruned_in_bounded_steps,
         }
+        $crate::conformance_theme! { $open, rankings:
+            dead_letters_are_ranked_by_tenant_and_webhook,
+            redriven_dead_letters_leave_the_ranking,
+            attempts_are_ranked_by_intolerable_failures,
+            dead_deliveries_are_ranked_by_tenant,
+            rankings_are_bounded,
+            unclosed_circuits_are_listed_by_their_time_without_success,
+        }
         $crate::conformance_theme! { $open, maintenance:
             working_store_responds_to_ping,
             stats_count_waiting_leased_and_dead_deliveries,
@@ -549,6 +558,7 @@ mod tests {
             include_str!("operations.rs"),
             include_str!("order.rs"),
             include_str!("publish.rs"),
+            include_str!("rankings.rs"),
             include_str!("record.rs"),
             include_str!("rescue.rs"),
             include_str!("redrive.rs"),

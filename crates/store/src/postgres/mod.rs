@@ -35,6 +35,7 @@ mod prune;
 mod publish;
 mod publish_statement;
 mod publish_writer;
+mod rankings;
 mod record;
 mod redrive;
 mod runtime_state;

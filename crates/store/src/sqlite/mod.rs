@@ -31,6 +31,7 @@ mod notifications;
 mod operations;
 mod prune;
 mod publish;
+mod rankings;
 mod readers;
 mod record;
 mod redrive;

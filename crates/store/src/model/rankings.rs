@@ -1,0 +1,97 @@
+//! Tenants and webhooks of the whole store with the highest values.
+
+use redrive_core::{TenantId, Time, WebhookId, protection::breaker::CircuitState};
+
+/// The entries with the highest values, highest first, and what all entries add up to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranking<K, V> {
+    /// The highest entries.
+    pub top: Vec<(K, V)>,
+    /// Sum over all entries.
+    pub total: V,
+    /// Number of entries, or of those that meet the condition of the ranking if it has one.
+    pub count: u64,
+}
+
+impl<K, V: Default> Default for Ranking<K, V> {
+    fn default() -> Self {
+        Self { top: Vec::new(), total: V::default(), count: 0 }
+    }
+}
+
+/// A webhook and its tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WebhookOfTenant {
+    /// Its tenant.
+    pub tenant_id: TenantId,
+    /// The webhook.
+    pub webhook_id: WebhookId,
+}
+
+/// Dead letters by tenant and by webhook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadLetterRanking {
+    /// By tenant.
+    pub tenants: Ranking<TenantId, u64>,
+    /// By webhook.
+    pub webhooks: Ranking<WebhookOfTenant, u64>,
+}
+
+/// Attempts, and those of them that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttemptSums {
+    /// All attempts.
+    pub attempts: u64,
+    /// Failed attempts.
+    pub failures: u64,
+}
+
+/// Which attempts and dead letters are ranked, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrafficRankingRequest {
+    /// Start of the first minute of which attempts are counted.
+    pub attempts_from: Time,
+    /// Start of the first minute of which dead deliveries are counted.
+    pub dead_from: Time,
+    /// Attempts are ranked by the failures beyond this percentage of them.
+    pub tolerated_failure_percent: u8,
+    /// Number of attempts below which an entry does not count as failing.
+    pub min_attempts: u64,
+    /// Maximum number of entries of each ranking.
+    pub max: usize,
+}
+
+/// Recent attempts and dead deliveries. `count` of attempts is the number of failing entries: those with enough attempts
+/// and more failures than tolerated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrafficRanking {
+    /// Attempts by tenant: only tenants with a failed attempt are in `top`.
+    pub tenants: Ranking<TenantId, AttemptSums>,
+    /// Attempts by webhook: only webhooks with a failed attempt are in `top`, and failing webhooks are counted by their
+    /// minutes with a failed attempt.
+    pub webhooks: Ranking<WebhookOfTenant, AttemptSums>,
+    /// Deliveries marked dead, by tenant.
+    pub dead: Ranking<TenantId, u64>,
+}
+
+/// A circuit that is not closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnclosedCircuit {
+    /// Its webhook.
+    pub webhook: WebhookOfTenant,
+    /// Its state: open or half-open.
+    pub state: CircuitState,
+    /// Time of the first failure since its last success; that of its last transition if it has not failed since.
+    pub since: Time,
+}
+
+/// Returns the first entries by their place, without those that have no value.
+pub(crate) fn in_order<K, V>(
+    mut placed: Vec<(u64, (K, V))>,
+    max: usize,
+    has_value: fn(&V) -> bool,
+) -> Vec<(K, V)> {
+    placed.sort_by_key(|(place, _)| *place);
+    let entries = placed.into_iter().take(max).map(|(_, entry)| entry);
+    entries.filter(|(_, value)| has_value(value)).collect()
+}

@@ -1,0 +1,154 @@
+//! Rankings of the tenants and webhooks of the whole store.
+//!
+//! Dead letters are counted in the order of an index. Rollups are read by tenant, so that only those of the requested
+//! minutes are touched.
+
+use redrive_core::{
+    TenantId, WebhookId,
+    protection::breaker::{CircuitState, SavedCircuit},
+    statistics::traffic::Resolution,
+};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres,
+    convert::{Col, get, plain},
+    session::{Failure, Session, Tx},
+};
+use crate::{
+    AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
+    UnclosedCircuit, WebhookOfTenant, model::in_order,
+};
+
+const RANK_DEAD_TENANTS: &str = "SELECT n, (sum(n) OVER ())::bigint, count(*) OVER (), tenant_id
+     FROM (SELECT tenant_id, count(*) AS n FROM dead GROUP BY tenant_id) counted
+     ORDER BY n DESC, tenant_id LIMIT $1";
+const RANK_DEAD_WEBHOOKS: &str = "SELECT n, total, entries,
+         (SELECT d.tenant_id FROM dead d WHERE d.webhook_id = ranked.webhook_id LIMIT 1), webhook_id
+     FROM (SELECT webhook_id, n, (sum(n) OVER ())::bigint AS total, count(*) OVER () AS entries
+           FROM (SELECT webhook_id, count(*) AS n FROM dead GROUP BY webhook_id) counted
+           ORDER BY n DESC, webhook_id LIMIT $1) AS ranked
+     ORDER BY n DESC, webhook_id";
+const RANK_TENANTS: &str = "SELECT tenant_id, attempts, failures, dead, all_attempts, all_failures, failing, all_dead, dying,
+         by_failures, by_dead
+     FROM (SELECT *, (sum(attempts) OVER ())::bigint AS all_attempts,
+               (sum(failures) OVER ())::bigint AS all_failures,
+               count(*) FILTER (WHERE attempts >= $5 AND 100 * failures > $4 * attempts) OVER () AS failing,
+               (sum(dead) OVER ())::bigint AS all_dead, count(*) FILTER (WHERE dead > 0) OVER () AS dying,
+               row_number() OVER (ORDER BY failures = 0, $4 * attempts - 100 * failures, tenant_id) AS by_failures,
+               row_number() OVER (ORDER BY dead DESC, tenant_id) AS by_dead
+           FROM (SELECT t.id AS tenant_id, r.attempts, r.failures, r.dead
+                 FROM tenants t CROSS JOIN LATERAL
+                     (SELECT coalesce(sum(attempts) FILTER (WHERE start >= $1), 0)::bigint AS attempts,
+                          coalesce(sum(attempts - successes) FILTER (WHERE start >= $1), 0)::bigint AS failures,
+                          coalesce(sum(dead) FILTER (WHERE start >= $2), 0)::bigint AS dead
+                      FROM tenant_rollups
+                      WHERE tenant_id = t.id AND resolution = $3 AND start >= least($1, $2)) r
+                 WHERE r.attempts + r.dead > 0) counted) placed
+     WHERE by_failures <= $6 OR by_dead <= $6";
+/// Failures are summed over the minutes that have one; the attempts of the highest webhooks over all minutes.
+const RANK_WEBHOOKS: &str = "SELECT failures, (SELECT sum(a.attempts)::bigint FROM rollups a
+         WHERE a.webhook_id = ranked.webhook_id AND a.minute >= $1), failing, tenant_id, webhook_id
+     FROM (SELECT *, count(*) FILTER (WHERE attempts >= $3 AND 100 * failures > $2 * attempts) OVER () AS failing
+           FROM (SELECT r.webhook_id, r.tenant_id, r.attempts, r.failures
+                 FROM tenants t CROSS JOIN LATERAL
+                     (SELECT webhook_id, tenant_id, sum(attempts)::bigint AS attempts,
+                          sum(attempts - successes)::bigint AS failures
+                      FROM rollups WHERE tenant_id = t.id AND failed AND minute >= $1
+                      GROUP BY webhook_id, tenant_id) r) counted
+           ORDER BY $2 * attempts - 100 * failures, webhook_id LIMIT $4) AS ranked
+     ORDER BY $2 * attempts - 100 * failures, webhook_id";
+const LONGEST_UNCLOSED_CIRCUITS: &str =
+    "SELECT tenant_id, webhook_id, least(failing_since, circuit_since) AS since, circuit FROM webhook_runtime
+     WHERE circuit IS NOT NULL AND circuit::json ->> 'state' <> 'closed'
+     ORDER BY since, webhook_id LIMIT $1";
+
+impl Rankings for Postgres {
+    fn rank_dead_letters(&self, max: usize) -> StoreFuture<'_, DeadLetterRanking> {
+        let max = max as i64;
+        Box::pin(async move {
+            self.read_for_user(|session| async move {
+                Ok(DeadLetterRanking {
+                    tenants: rank(&session, RANK_DEAD_TENANTS, max, |row| get(row, 3)).await?,
+                    webhooks: rank(&session, RANK_DEAD_WEBHOOKS, max, |row| webhook(row, 3)).await?,
+                })
+            })
+            .await
+        })
+    }
+
+    fn rank_traffic(&self, request: TrafficRankingRequest) -> StoreFuture<'_, TrafficRanking> {
+        Box::pin(async move { self.read_for_user(|session| rank_traffic(session, request)).await })
+    }
+
+    fn longest_unclosed_circuits(&self, max: usize) -> StoreFuture<'_, Vec<UnclosedCircuit>> {
+        let max = max as i64;
+        Box::pin(async move {
+            let read = |row: &Row| -> Result<_, Failure> {
+                let circuit: Option<SavedCircuit> = serde_json::from_str(plain(row, 3)?).ok();
+                let state = circuit.map_or(CircuitState::Closed, |circuit| circuit.state);
+                Ok(UnclosedCircuit { webhook: webhook(row, 0)?, state, since: get(row, 2)? })
+            };
+            self.read_for_user(|session| async move {
+                let rows = session.query(LONGEST_UNCLOSED_CIRCUITS, &[&max]).await?;
+                rows.iter().map(read).collect()
+            })
+            .await
+        })
+    }
+}
+
+/// Reads a ranking whose first columns are value, total and number of entries.
+async fn rank<K>(
+    session: &Session,
+    statement: &str,
+    max: i64,
+    key: impl Fn(&Row) -> Result<K, Failure>,
+) -> Result<Ranking<K, u64>, Failure> {
+    let mut ranking = Ranking::default();
+    for row in &session.query(statement, &[&max]).await? {
+        (ranking.total, ranking.count) = (number(row, 1)?, number(row, 2)?);
+        ranking.top.push((key(row)?, number(row, 0)?));
+    }
+    Ok(ranking)
+}
+
+async fn rank_traffic(session: Tx, request: TrafficRankingRequest) -> Result<TrafficRanking, Failure> {
+    let mut ranking = TrafficRanking::default();
+    let (attempts_from, dead_from) = (Col(request.attempts_from), Col(request.dead_from));
+    let percent = i64::from(request.tolerated_failure_percent);
+    let (min_attempts, max) = (request.min_attempts as i64, request.max as i64);
+    let minute = Col(Resolution::Minute);
+    let rows = session
+        .query(RANK_TENANTS, &[&attempts_from, &dead_from, &minute, &percent, &min_attempts, &max])
+        .await?;
+    let (mut by_failures, mut by_dead) = (Vec::new(), Vec::new());
+    for row in &rows {
+        let tenant_id: TenantId = get(row, 0)?;
+        let sums = AttemptSums { attempts: number(row, 1)?, failures: number(row, 2)? };
+        by_failures.push((number(row, 9)?, (tenant_id.clone(), sums)));
+        by_dead.push((number(row, 10)?, (tenant_id, number(row, 3)?)));
+        ranking.tenants.total = AttemptSums { attempts: number(row, 4)?, failures: number(row, 5)? };
+        ranking.tenants.count = number(row, 6)?;
+        (ranking.dead.total, ranking.dead.count) = (number(row, 7)?, number(row, 8)?);
+    }
+    ranking.webhooks.total = ranking.tenants.total;
+    ranking.tenants.top = in_order(by_failures, request.max, |sums| sums.failures > 0);
+    ranking.dead.top = in_order(by_dead, request.max, |dead| *dead > 0);
+    let rows = session.query(RANK_WEBHOOKS, &[&attempts_from, &percent, &min_attempts, &max]).await?;
+    for row in &rows {
+        let sums = AttemptSums { failures: number(row, 0)?, attempts: number(row, 1)? };
+        ranking.webhooks.count = number(row, 2)?;
+        ranking.webhooks.top.push((webhook(row, 3)?, sums));
+    }
+    Ok(ranking)
+}
+
+fn webhook(row: &Row, column: usize) -> Result<WebhookOfTenant, Failure> {
+    let webhook_id: WebhookId = get(row, column + 1)?;
+    Ok(WebhookOfTenant { tenant_id: get(row, column)?, webhook_id })
+}
+
+fn number(row: &Row, column: usize) -> Result<u64, Failure> {
+    plain::<i64>(row, column).map(i64::unsigned_abs)
+}

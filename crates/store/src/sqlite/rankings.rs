@@ -1,0 +1,161 @@
+//! Rankings of the tenants and webhooks of the whole store.
+//!
+//! Dead letters are counted in the order of an index. Rollups are read by tenant, so that only those of the requested
+//! minutes are touched.
+
+use redrive_core::{
+    TenantId, WebhookId,
+    protection::breaker::{CircuitState, SavedCircuit},
+    statistics::traffic::Resolution,
+};
+use rusqlite::{Connection, Row};
+
+use super::{
+    Sqlite,
+    convert::{Col, get},
+};
+use crate::{
+    AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
+    UnclosedCircuit, WebhookOfTenant, model::in_order,
+};
+
+const RANK_DEAD_TENANTS: &str = "SELECT n, sum(n) OVER (), count(*) OVER (), tenant_id
+     FROM (SELECT tenant_id, count(*) AS n FROM dead INDEXED BY dead_by_tenant GROUP BY tenant_id)
+     ORDER BY n DESC, tenant_id LIMIT ?";
+const RANK_DEAD_WEBHOOKS: &str = "SELECT n, total, entries,
+         (SELECT d.tenant_id FROM dead d WHERE d.webhook_id = ranked.webhook_id LIMIT 1), webhook_id
+     FROM (SELECT webhook_id, n, sum(n) OVER () AS total, count(*) OVER () AS entries
+           FROM (SELECT webhook_id, count(*) AS n FROM dead INDEXED BY dead_by_webhook GROUP BY webhook_id)
+           ORDER BY n DESC, webhook_id LIMIT ?) AS ranked
+     ORDER BY n DESC, webhook_id";
+/// `CROSS JOIN` makes SQLite read the tenants first.
+const RANK_TENANTS: &str =
+    "SELECT tenant_id, attempts, failures, dead, all_attempts, all_failures, failing, all_dead, dying,
+         by_failures, by_dead
+     FROM (SELECT *, sum(attempts) OVER () AS all_attempts, sum(failures) OVER () AS all_failures,
+               sum(attempts >= ?5 AND 100 * failures > ?4 * attempts) OVER () AS failing,
+               sum(dead) OVER () AS all_dead, sum(dead > 0) OVER () AS dying,
+               row_number() OVER (ORDER BY failures = 0, ?4 * attempts - 100 * failures, tenant_id) AS by_failures,
+               row_number() OVER (ORDER BY dead DESC, tenant_id) AS by_dead
+           FROM (SELECT t.id AS tenant_id, sum(iif(r.start >= ?1, r.attempts, 0)) AS attempts,
+                     sum(iif(r.start >= ?1, r.attempts - r.successes, 0)) AS failures,
+                     sum(iif(r.start >= ?2, r.dead, 0)) AS dead
+                 FROM tenants t CROSS JOIN tenant_rollups r
+                 WHERE r.tenant_id = t.id AND r.resolution = ?3 AND r.start >= min(?1, ?2)
+                 GROUP BY t.id))
+     WHERE by_failures <= ?6 OR by_dead <= ?6";
+/// Failures are summed over the minutes that have one; the attempts of the highest webhooks over all minutes.
+const RANK_WEBHOOKS: &str =
+    "SELECT failures, (SELECT sum(a.attempts) FROM rollups a WHERE a.webhook_id = ranked.webhook_id
+         AND a.minute >= ?1), failing, tenant_id, webhook_id
+     FROM (SELECT *, sum(attempts >= ?3 AND 100 * failures > ?2 * attempts) OVER () AS failing
+           FROM (SELECT r.webhook_id, r.tenant_id, sum(r.attempts) AS attempts,
+                     sum(r.attempts - r.successes) AS failures
+                 FROM tenants t CROSS JOIN rollups r INDEXED BY rollups_failed
+                 WHERE r.tenant_id = t.id AND r.failed = 1 AND r.minute >= ?1
+                 GROUP BY r.webhook_id, r.tenant_id)
+           ORDER BY ?2 * attempts - 100 * failures, webhook_id LIMIT ?4) AS ranked
+     ORDER BY ?2 * attempts - 100 * failures, webhook_id";
+const LONGEST_UNCLOSED_CIRCUITS: &str =
+    "SELECT tenant_id, webhook_id, min(coalesce(failing_since, circuit_since), circuit_since) AS since, circuit
+     FROM webhook_runtime INDEXED BY webhook_runtime_circuits
+     WHERE circuit IS NOT NULL AND json_extract(circuit, '$.state') <> 'closed'
+     ORDER BY since, webhook_id LIMIT ?";
+
+impl Rankings for Sqlite {
+    fn rank_dead_letters(&self, max: usize) -> StoreFuture<'_, DeadLetterRanking> {
+        self.read_for_user(move |connection| {
+            Ok(DeadLetterRanking {
+                tenants: rank(connection, RANK_DEAD_TENANTS, max, |row| get(row, 3))?,
+                webhooks: rank(connection, RANK_DEAD_WEBHOOKS, max, |row| webhook(row, 3))?,
+            })
+        })
+    }
+
+    fn rank_traffic(&self, request: TrafficRankingRequest) -> StoreFuture<'_, TrafficRanking> {
+        self.read_for_user(move |connection| {
+            let mut ranking = rank_tenants(connection, &request)?;
+            let mut statement = connection.prepare_cached(RANK_WEBHOOKS)?;
+            let mut rows = statement.query((
+                Col(request.attempts_from),
+                request.tolerated_failure_percent,
+                request.min_attempts as i64,
+                request.max as i64,
+            ))?;
+            while let Some(row) = rows.next()? {
+                let sums = AttemptSums { failures: number(row, 0)?, attempts: number(row, 1)? };
+                ranking.webhooks.count = number(row, 2)?;
+                ranking.webhooks.top.push((webhook(row, 3)?, sums));
+            }
+            Ok(ranking)
+        })
+    }
+
+    fn longest_unclosed_circuits(&self, max: usize) -> StoreFuture<'_, Vec<UnclosedCircuit>> {
+        self.read_for_user(move |connection| {
+            let mut statement = connection.prepare_cached(LONGEST_UNCLOSED_CIRCUITS)?;
+            let read = |row: &Row<'_>| {
+                let circuit: Option<SavedCircuit> = serde_json::from_str(&row.get::<_, String>(3)?).ok();
+                let state = circuit.map_or(CircuitState::Closed, |circuit| circuit.state);
+                Ok(UnclosedCircuit { webhook: webhook(row, 0)?, state, since: get(row, 2)? })
+            };
+            statement.query_map([max as i64], read)?.collect()
+        })
+    }
+}
+
+/// Reads a ranking whose first columns are value, total and number of entries.
+fn rank<K>(
+    connection: &Connection,
+    statement: &str,
+    max: usize,
+    key: impl Fn(&Row<'_>) -> rusqlite::Result<K>,
+) -> rusqlite::Result<Ranking<K, u64>> {
+    let mut ranking = Ranking::default();
+    let mut statement = connection.prepare_cached(statement)?;
+    let mut rows = statement.query([max as i64])?;
+    while let Some(row) = rows.next()? {
+        (ranking.total, ranking.count) = (number(row, 1)?, number(row, 2)?);
+        ranking.top.push((key(row)?, number(row, 0)?));
+    }
+    Ok(ranking)
+}
+
+fn rank_tenants(
+    connection: &Connection,
+    request: &TrafficRankingRequest,
+) -> rusqlite::Result<TrafficRanking> {
+    let mut ranking = TrafficRanking::default();
+    let (mut by_failures, mut by_dead) = (Vec::new(), Vec::new());
+    let mut statement = connection.prepare_cached(RANK_TENANTS)?;
+    let mut rows = statement.query((
+        Col(request.attempts_from),
+        Col(request.dead_from),
+        Col(Resolution::Minute),
+        request.tolerated_failure_percent,
+        request.min_attempts as i64,
+        request.max as i64,
+    ))?;
+    while let Some(row) = rows.next()? {
+        let tenant_id: TenantId = get(row, 0)?;
+        let sums = AttemptSums { attempts: number(row, 1)?, failures: number(row, 2)? };
+        by_failures.push((number(row, 9)?, (tenant_id.clone(), sums)));
+        by_dead.push((number(row, 10)?, (tenant_id, number(row, 3)?)));
+        ranking.tenants.total = AttemptSums { attempts: number(row, 4)?, failures: number(row, 5)? };
+        ranking.tenants.count = number(row, 6)?;
+        (ranking.dead.total, ranking.dead.count) = (number(row, 7)?, number(row, 8)?);
+    }
+    ranking.webhooks.total = ranking.tenants.total;
+    ranking.tenants.top = in_order(by_failures, request.max, |sums| sums.failures > 0);
+    ranking.dead.top = in_order(by_dead, request.max, |dead| *dead > 0);
+    Ok(ranking)
+}
+
+fn webhook(row: &Row<'_>, column: usize) -> rusqlite::Result<WebhookOfTenant> {
+    let webhook_id: WebhookId = get(row, column + 1)?;
+    Ok(WebhookOfTenant { tenant_id: get(row, column)?, webhook_id })
+}
+
+fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::unsigned_abs)
+}
