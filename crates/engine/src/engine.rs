@@ -8,6 +8,7 @@ use std::{
 use prometheus_client::metrics::counter::Counter;
 use redrive_core::{
     DeliveryId, EventId, OperationId, TenantId, Time, WebhookId,
+    cluster::worker_health::WorkerConditions,
     delivery::{
         bulk_operation::{Candidate, OperationAction},
         lane::Priority,
@@ -27,9 +28,9 @@ use redrive_store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft, GateStatus,
-    InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError, ReplayTo, Router,
-    Service, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
+    AvailableTokens, ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft,
+    GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayError,
+    ReplayTo, Router, Service, ServiceKind, ServiceStatus, TenantInMemory, TokenReply, WaitReason,
     attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
@@ -169,6 +170,27 @@ impl Engine {
     /// Returns how many deliveries and requests this node holds, and their limits.
     pub fn load(&self) -> Load {
         self.0.dispatcher.queues.load()
+    }
+
+    /// Returns how many slots of this node each pool uses: those of its tenants. Pools that use none are left out.
+    pub fn slots_by_pool(&self) -> HashMap<String, usize> {
+        let mut pools = HashMap::new();
+        for (tenant_id, unsettled) in self.0.dispatcher.queues.unsettled_by_tenant() {
+            *pools.entry(self.router().tenant_context(&tenant_id).pool()).or_default() += unsettled;
+        }
+        pools
+    }
+
+    /// Returns the conditions on which the health of this node as a worker depends.
+    pub fn worker_conditions(&self) -> WorkerConditions {
+        let metrics = &self.0.control.recorder.metrics;
+        let services = self.services();
+        WorkerConditions {
+            store_up: metrics.store.is_up(),
+            services_up: services.iter().all(|service| service.up || service.kind != ServiceKind::Essential),
+            has_send_lease: self.0.control.membership.node_may_send(),
+            is_answered: metrics.network.is_answered(),
+        }
     }
 
     /// Returns the counts of a tenant's deliveries in this node's memory.
@@ -365,6 +387,14 @@ impl Engine {
     /// thousand deliveries of each.
     pub async fn blocked_deliveries(&self) -> Result<u64, StoreError> {
         self.0.control.blocked_deliveries().await
+    }
+
+    /// Returns the tokens in the emptiest bucket of each kind on this node.
+    pub fn available_tokens(&self) -> AvailableTokens {
+        let (router, now) = (self.router(), self.clock().now());
+        let find_tenant = |tenant_id: &TenantId| router.tenant_context(tenant_id);
+        let find = |webhook_id| router.webhook(webhook_id);
+        self.0.control.coordinator.local.available_tokens(now, &find, &find_tenant)
     }
 
     /// Returns whether this node is the leader, which prunes for all. Two nodes may be for a moment.

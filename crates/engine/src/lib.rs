@@ -51,7 +51,7 @@ mod wakeups;
 
 pub use control::{ChangeError, CircuitCounts, GateStatus, ReplayError, ReplayTo, WaitReason};
 pub use coordinate::{
-    CircuitAction,
+    AvailableTokens, CircuitAction,
     redis::{TokenReply, check_redis, check_redis_settings},
 };
 pub use dispatch::{Load, TenantInMemory};

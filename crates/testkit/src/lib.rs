@@ -47,7 +47,7 @@ pub use identity_provider::{Fault, IdentityProvider};
 pub use movable_clock::MovableClock;
 pub use node::node_with;
 pub use postgres::{Database, Postgres};
-pub use prometheus::{Prometheus, promtool};
+pub use prometheus::{Prometheus, check_metrics, promtool};
 pub use proxy::Proxy;
 pub use python::python_with;
 pub use rabbitmq::{Message, RabbitMq, Vhost};

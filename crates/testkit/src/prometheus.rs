@@ -6,9 +6,10 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -41,6 +42,23 @@ impl Prometheus {
     /// Starts a new server that scrapes these nodes, each with the given `instance` label, and evaluates the rules of
     /// these files. Returns after it has scraped each node.
     pub async fn start(nodes: &[(&str, SocketAddr)], rules: &[&Path]) -> Self {
+        Self::start_with(config(nodes, rules), nodes.len()).await
+    }
+
+    /// Like [`Prometheus::start`]; also scrapes the metrics of tenants from the first node, with this admin key, as the
+    /// example configuration of the repository does.
+    pub async fn start_with_tenants(nodes: &[(&str, SocketAddr)], rules: &[&Path], key: &str) -> Self {
+        let (instance, address) = nodes[0];
+        let job = format!(
+            "  - job_name: redrive-tenants\n    metrics_path: /metrics/tenants\n    \
+             authorization: {{credentials: '{key}'}}\n    static_configs:\n      \
+             - {{targets: ['{address}'], labels: {{instance: '{instance}'}}}}\n    \
+             metric_relabel_configs:\n      - {{target_label: job, replacement: redrive}}\n"
+        );
+        Self::start_with(config(nodes, rules) + &job, nodes.len() + 1).await
+    }
+
+    async fn start_with(config: String, targets: usize) -> Self {
         let folder = blocking(|| TempDir::with_prefix("redrive-test-prometheus-")).await;
         let mut server = Self {
             keeper: None,
@@ -48,13 +66,13 @@ impl Prometheus {
             port: 0,
             api: Api::new(SocketAddr::from(([127, 0, 0, 1], 0)), "").without_key(),
         };
-        fs::write(server.config(), config(nodes, rules)).with_context(&server.config());
+        fs::write(server.config(), config).with_context(&server.config());
         // Another process may take a port before the server does.
         for _ in 0..5 {
             server.port = free_port();
             server.api = Api::new(SocketAddr::from(([127, 0, 0, 1], server.port)), "").without_key();
             if server.launch().await {
-                server.wait_until("count(up == 1)", |count| count == nodes.len() as f64).await;
+                server.wait_until("count(up == 1)", |count| count == targets as f64).await;
                 return server;
             }
         }
@@ -141,6 +159,18 @@ impl Prometheus {
         let (keeper, api) = (self.keeper.insert(ProcessGuard::start(&server)), &self.api);
         keeper.is_ready(|| is_ready(api, &data)).await
     }
+}
+
+/// Runs `promtool check metrics` on a page of metrics in the text format.
+pub fn check_metrics(page: &str) -> Output {
+    let mut command = Command::new(program("promtool"));
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("promtool cannot be run");
+    // It reads all of its input before it writes.
+    let mut input = child.stdin.take().expect("its input is piped");
+    input.write_all(page.as_bytes()).expect("promtool reads its input");
+    drop(input);
+    child.wait_with_output().expect("promtool ends")
 }
 
 /// Runs `promtool` with these arguments.

@@ -13,6 +13,7 @@ pub(crate) mod redis;
 mod redis_mirror;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,6 +27,7 @@ use redrive_store::FailingChange;
 
 pub(crate) use local::LocalCoordinator;
 pub(crate) use redis_mirror::LocalDecision;
+pub use tokens::AvailableTokens;
 
 use self::redis::{RedisCoordinator, RedisUnavailable};
 use crate::{clock::Clock, routing::ResolvedWebhook};

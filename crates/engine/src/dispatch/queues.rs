@@ -404,6 +404,13 @@ impl DispatchQueues {
         self.state.lock().draining
     }
 
+    /// Returns the number of unsettled deliveries of each tenant that has any.
+    pub(crate) fn unsettled_by_tenant(&self) -> Vec<(TenantId, usize)> {
+        let state = self.state.lock();
+        let used = state.tenants.iter().filter(|tenant| tenant.unsettled > 0);
+        used.map(|tenant| (tenant.id.clone(), tenant.unsettled)).collect()
+    }
+
     /// Returns the load of the node.
     pub(crate) fn load(&self) -> Load {
         let state = self.state.lock();

@@ -3,6 +3,7 @@
 //! `breakdown` has those.
 
 mod breakdown;
+mod network;
 mod notifications;
 mod store;
 
@@ -21,7 +22,9 @@ use redrive_egress::Timings;
 use redrive_store::PruneCounts;
 
 pub use self::breakdown::BreakdownSettings;
-use self::{breakdown::Breakdowns, notifications::NotificationMetrics, store::StoreHealth};
+use self::{
+    breakdown::Breakdowns, network::NetworkHealth, notifications::NotificationMetrics, store::StoreHealth,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DeliveryLabels {
@@ -166,6 +169,8 @@ pub struct Metrics {
     pub(crate) clock_jumps: Counter,
     /// Availability of the store.
     pub(crate) store: StoreHealth,
+    /// Whether endpoints respond.
+    pub(crate) network: NetworkHealth,
     /// Whether Redis responds.
     pub(crate) redis_up: Gauge,
     /// Whether Redis is configured and does not respond.
@@ -223,6 +228,7 @@ impl Metrics {
             clock_jump: Gauge::default(),
             clock_jumps: Counter::default(),
             store: StoreHealth::new(registry),
+            network: NetworkHealth::default(),
             redis_up: Gauge::default(),
             redis_fallback: Gauge::default(),
             redis_round_trips: Counter::default(),
@@ -381,7 +387,8 @@ impl Metrics {
         attempt: Option<(u32, Option<FailureCategory>)>,
     ) {
         self.deliveries.counter(outcome, attempt.and_then(|(_, failure)| failure)).inc();
-        if let Some((number, _)) = attempt {
+        if let Some((number, failure)) = attempt {
+            self.network.record(webhook_id, failure);
             self.attempt_number[outcome.index()].observe(f64::from(number));
         }
         if let Outcome::Dead(_) = outcome {

@@ -52,6 +52,11 @@ impl StoreHealth {
         self.up.set(0) == 1
     }
 
+    /// Returns whether the store accepts writes.
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.get() == 1
+    }
+
     /// Returns whether no result was recorded since the last call.
     pub(crate) fn take_idle(&self) -> bool {
         self.quiet.swap(true, Relaxed)

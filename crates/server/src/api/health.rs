@@ -1,17 +1,13 @@
-//! Routes for operators: liveness, readiness, metrics.
+//! Routes for operators: liveness and readiness.
 
-use axum::{
-    extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, http::StatusCode};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::AppState;
 use crate::{app::ErrorCode, problem::Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
 }
 
 /// Liveness check
@@ -55,17 +51,4 @@ async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::StoreUnavailable, error.to_string())
     })?;
     Ok("ready\n")
-}
-
-/// Prometheus metrics
-#[utoipa::path(
-    get, path = "/metrics", operation_id = "getMetrics", tag = "health", security(()),
-    responses(
-        (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
-    ),
-)]
-async fn metrics(State(app): State<AppState>) -> Response {
-    let text = app.metrics_text().await;
-    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

@@ -13,6 +13,7 @@ mod extract;
 mod health;
 mod invalid_fields;
 mod limit;
+mod metrics;
 mod notifications;
 mod operations;
 mod page;
@@ -116,6 +117,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(secrets::routes())
         .merge(users::routes())
         .merge(health::routes())
+        .merge(metrics::routes())
         .merge(status::routes())
         .merge(clock::routes())
 }
@@ -132,7 +134,7 @@ pub(crate) fn openapi() -> &'static Value {
 /// Builds the routes for this node's role.
 pub fn router(app: AppState) -> Router {
     if !app.rules().role.serves_api() {
-        let router = health::routes().merge(status::routes()).split_for_parts().0;
+        let router = health::routes().merge(metrics::routes()).merge(status::routes()).split_for_parts().0;
         return router.fallback(api_disabled).method_not_allowed_fallback(method_not_allowed).with_state(app);
     }
     let router = described().split_for_parts().0;

@@ -82,6 +82,7 @@ use self::{
     export::ExportLimiter, login_limit::FailedLogins, payload_search::PayloadSearchLimiter, quota::Quotas,
     session::Sessions,
 };
+use crate::config::TenantMetricsAccess;
 
 /// Settings used by the use cases.
 #[derive(Clone, Debug)]
@@ -104,6 +105,10 @@ pub struct AppSettings {
     pub audit_retention: Duration,
     /// Worker pools that this node serves.
     pub pools: Vec<String>,
+    /// Who may read the metrics that name tenants.
+    pub tenant_metrics: TenantMetricsAccess,
+    /// Number of tenants and of webhooks that each of these metrics names.
+    pub max_named_values: usize,
     /// Default retry policy.
     pub retry: RetryPolicy,
     /// Base URL for links to this server; `None` to use the URL of each request.
@@ -136,6 +141,8 @@ pub struct App {
     metrics: Mutex<Metrics>,
     /// Counts from the store, for the metrics.
     store_counter: metrics::StoreCounter,
+    /// Values of tenants and webhooks, for the metrics that name them.
+    tenant_metrics: metrics::TenantMetrics,
     draining: AtomicBool,
     /// Time and result of the last check whether the store accepts writes.
     last_ping: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
@@ -169,6 +176,7 @@ impl App {
             rules,
             metrics: Mutex::new(metrics),
             store_counter: metrics::StoreCounter::default(),
+            tenant_metrics: metrics::TenantMetrics::default(),
             draining: AtomicBool::new(false),
             last_ping: Default::default(),
         })

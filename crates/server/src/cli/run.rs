@@ -308,6 +308,8 @@ async fn assemble(
         audit_retention: config.audit.retention.as_duration(),
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
+        tenant_metrics: config.metrics.tenants,
+        max_named_values: config.metrics.max_named,
         retry: config.retry_policy()?,
         public_url: config.server.public_base().map(str::to_owned),
         user_login,

@@ -61,7 +61,9 @@ pub use secret::SecretSetting;
 pub use secret_files::ExposedFile;
 pub(crate) use secret_files::{fix_for, warn_if_exposed};
 pub use secrets::{KeyCommand, Secrets};
-pub use sections::{Audit, Auth, Cluster, Delivery, Events, Log, Metrics, Retention, Webhooks};
+pub use sections::{
+    Audit, Auth, Cluster, Delivery, Events, Log, Metrics, Retention, TenantMetricsAccess, Webhooks,
+};
 pub use server::Server;
 use settings::section;
 pub use settings::{SETTINGS, Setting, env_name};
@@ -195,7 +197,14 @@ impl Config {
             },
             log: Log { level: "info".into(), format: LogFormat::Text },
             tracing: Tracing::default(),
-            metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, max_values: 200 },
+            metrics: Metrics {
+                by_tenant: false,
+                by_webhook: false,
+                by_event_type: false,
+                max_values: 200,
+                tenants: TenantMetricsAccess::default(),
+                max_named: 50,
+            },
             smtp: Smtp::default(),
             notifications: Notifications::default(),
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
@@ -316,6 +325,9 @@ impl Config {
         }
         if !(1..=10_000).contains(&self.metrics.max_values) {
             return refuse("metrics.max_values", "must be from 1 to 10000: each has four series");
+        }
+        if !(1..=500).contains(&self.metrics.max_named) {
+            return refuse("metrics.max_named", "must be from 1 to 500");
         }
         if !(1..=100).contains(&self.events.max_hops) {
             return refuse("events.max_hops", "must be from 1 to 100");

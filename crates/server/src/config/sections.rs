@@ -151,5 +151,24 @@ section! {
         /// Number of tenants, webhooks and event types, each, with their own series, from 1 to 10000; the rest is
         /// counted as `other`.
         pub max_values: usize,
+        /// Who may read [`/metrics/tenants`](operations/metrics.md#alerts-that-name-the-tenant), which names tenants and
+        /// webhooks: `key` (callers with an admin key), `open` (every caller, like `/metrics`) or `off`.
+        pub tenants: TenantMetricsAccess,
+        /// Number of tenants and of webhooks that each metric of `/metrics/tenants` names, the worst first, from 1 to
+        /// 500; the rest is summed as `other`.
+        pub max_named: usize,
     }
+}
+
+/// Who may read the metrics that name tenants and webhooks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantMetricsAccess {
+    /// They are not served.
+    Off,
+    /// Callers with an admin key.
+    #[default]
+    Key,
+    /// Every caller.
+    Open,
 }

@@ -15,7 +15,8 @@ use redrive_core::{
 };
 
 use super::{
-    AmqpUrl, DatabaseUrl, HostPort, RedisUrl, SecretSetting, Skew, SmtpTls, Source, secrets::KeyCommand,
+    AmqpUrl, DatabaseUrl, HostPort, RedisUrl, SecretSetting, Skew, SmtpTls, Source, TenantMetricsAccess,
+    secrets::KeyCommand,
 };
 use crate::telemetry::LogFormat;
 
@@ -77,7 +78,7 @@ macro_rules! kinds {
 }
 kinds! {
     Plain: bool, u16, u32, u64, u8, usize, f64, String, PathBuf, HostPort, IpNet, HostPattern, PortRange, Role, RetryOn,
-        Language, RequireVerification, LogFormat, SmtpTls, Source;
+        Language, RequireVerification, TenantMetricsAccess, LogFormat, SmtpTls, Source;
     Duration: HumanDuration, Skew;
     Secret: SecretSetting;
     SecretUrl: AmqpUrl, DatabaseUrl, RedisUrl;

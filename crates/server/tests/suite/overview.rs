@@ -27,8 +27,9 @@ use redrive_engine::{
     Engine, EventDraft, Settings,
     clock::{self, Clock},
 };
-use redrive_server::app::{
-    App, AppSettings, KeyCache, node_info::Identity, overview::Overview, session::Sessions,
+use redrive_server::{
+    app::{App, AppSettings, KeyCache, node_info::Identity, overview::Overview, session::Sessions},
+    config::TenantMetricsAccess,
 };
 use redrive_store::{
     PageRequest, Store, Tenant, postgres,
@@ -84,6 +85,8 @@ async fn start_fixture(store: Arc<dyn Store>, keep: Box<dyn Any>) -> Fixture {
         api_rate: None,
         audit_retention: Duration::from_secs(3600),
         pools: Vec::new(),
+        tenant_metrics: TenantMetricsAccess::default(),
+        max_named_values: 50,
         retry: RetryPolicy::default(),
         public_url: None,
         user_login: None,

@@ -1,22 +1,28 @@
-//! All metrics of the application, as OpenMetrics text.
+//! All metrics of the application, in the format that the client asked for.
 //!
 //! Metrics of the whole store are reported by every node with the same value, as their help text says: aggregate
 //! them over nodes with `max`, never with `sum`.
 
+mod cached_query;
+mod exposition;
 mod process;
 mod store_counts;
+mod tenants;
+mod text_format;
 
 use std::sync::{Arc, atomic::AtomicU64};
 
 use prometheus_client::{
-    encoding::text::{encode_eof, encode_registry},
     metrics::{counter::ConstCounter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
-use redrive_core::{delivery::lane::Priority, protection::breaker::CircuitState};
+use redrive_core::{
+    cluster::worker_health::WorkerFault, delivery::lane::Priority, protection::breaker::CircuitState,
+};
 
-pub(super) use self::store_counts::StoreCounter;
+pub use self::exposition::Exposition;
 use self::store_counts::{StoreCounts, TENANT_DLQ_THRESHOLD};
+pub(super) use self::{store_counts::StoreCounter, tenants::TenantMetrics};
 use super::App;
 
 /// Gauge for a ratio from 0 to 1.
@@ -60,35 +66,34 @@ fn by_label(
 }
 
 impl App {
-    /// Returns all metrics as OpenMetrics text: the registered ones, and the current state of the store and this node.
-    /// Counts from the store are omitted while it does not respond; `webhook_store_up` shows that.
-    pub async fn metrics_text(self: &Arc<Self>) -> String {
+    /// Returns all metrics: the registered ones, and the current state of the store and this node. Counts from the store
+    /// are omitted while it does not respond; `webhook_store_up` shows that.
+    pub async fn metrics_text(self: &Arc<Self>, exposition: Exposition) -> String {
         let counted = self.store_counts().await;
         let mut now = Registry::default();
         self.node_metrics(&mut now);
+        if self.rules.role.sends() {
+            self.worker_metrics(&mut now);
+        }
         self.circuit_metrics(&mut now, counted.as_ref());
         if let Some(counted) = counted {
             store_metrics(&mut now, &counted);
         }
         process::list(&mut now);
-        let mut text = String::new();
-        let encoded = encode_registry(&mut text, &self.metrics.lock())
-            .and_then(|()| encode_registry(&mut text, &now))
-            .and_then(|()| encode_eof(&mut text));
-        debug_assert!(encoded.is_ok(), "writing to memory does not fail");
-        text
+        exposition.encode(&[&self.metrics.lock(), &now])
     }
 
     fn node_metrics(&self, registry: &mut Registry) {
         let load = self.engine.load();
-        let used = load.unsettled as f64 / load.slots.max(1) as f64;
+        let used = self.engine.slots_by_pool();
         let pools = Family::<Label, Share>::default();
         for pool in &self.rules.pools {
-            pools.get_or_create(&[("pool", pool.clone())]).set(used);
+            let used = used.get(pool).copied().unwrap_or_default();
+            pools.get_or_create(&[("pool", pool.clone())]).set(used as f64 / load.slots.max(1) as f64);
         }
         registry.register(
             "webhook_worker_pool_utilization",
-            "Share of this node's send slots in use, for each pool that it serves",
+            "Share of this node's send slots that a pool uses, for each pool that the node serves",
             pools,
         );
         let slots = if self.rules.pools.is_empty() { 0 } else { load.slots };
@@ -114,6 +119,26 @@ impl App {
         );
         let reads = ConstCounter::new(self.store().read_count());
         registry.register("redrive_store_reads", "Reads of the store by this node", reads);
+    }
+
+    fn worker_metrics(&self, registry: &mut Registry) {
+        let conditions = self.engine.worker_conditions();
+        by_label(
+            registry,
+            "redrive_worker_failing",
+            "1 while this worker delivers nothing for this reason; absent on nodes that do not send",
+            "reason",
+            WorkerFault::ALL.map(|fault| (fault.name().to_owned(), u64::from(conditions.has_fault(fault)))),
+        );
+        let tokens = self.engine.available_tokens();
+        let by_scope = [("webhook", tokens.webhook), ("tenant", tokens.tenant), ("cluster", tokens.cluster)];
+        by_label(
+            registry,
+            "webhook_rate_limit_tokens_available",
+            "Tokens in the emptiest bucket of this node, by what the bucket limits; absent while no such bucket is in use",
+            "scope",
+            by_scope.into_iter().filter_map(|(scope, tokens)| Some((scope.to_owned(), tokens?.into()))),
+        );
     }
 
     fn circuit_metrics(&self, registry: &mut Registry, counted: Option<&StoreCounts>) {

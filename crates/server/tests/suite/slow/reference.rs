@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redrive_testkit::{Collector, Postgres, RabbitMq, Receiver, Redis, Redrive, Setup, WAIT_TIMEOUT};
-use serde_json::{Value, json};
+use redrive_testkit::{Collector, Postgres, RabbitMq, Receiver, Redis, Redrive, Reply, Setup, WAIT_TIMEOUT};
+use serde_json::json;
 
 use crate::documentation::check_generated;
 
@@ -17,7 +17,7 @@ struct Metric {
 }
 
 /// Endings that a sample's name has after the name of its metric.
-const ENDINGS: [&str; 6] = ["", "_total", "_info", "_bucket", "_sum", "_count"];
+const ENDINGS: [&str; 4] = ["", "_bucket", "_sum", "_count"];
 
 fn parse(page: &str) -> BTreeMap<String, Metric> {
     let mut metrics = BTreeMap::<String, Metric>::new();
@@ -46,17 +46,8 @@ fn parse(page: &str) -> BTreeMap<String, Metric> {
 fn table(metrics: &BTreeMap<String, Metric>) -> String {
     let mut text = "| type | metric | labels | help |\n|---|---|---|---|\n".to_owned();
     for (name, Metric { kind, help, labels, .. }) in metrics {
-        let ending = match kind.as_str() {
-            "counter" => "_total",
-            "info" => "_info",
-            _ => "",
-        };
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-        text += &format!(
-            "| {kind} | `{name}{ending}` | {} | {} |\n",
-            labels.join(", "),
-            help.replace('|', "\\|")
-        );
+        text += &format!("| {kind} | `{name}` | {} | {} |\n", labels.join(", "), help.replace('|', "\\|"));
     }
     text
 }
@@ -82,19 +73,35 @@ async fn documentation_lists_every_metric() {
         .env("REDRIVE_METRICS_BY_WEBHOOK", "true")
         .env("REDRIVE_METRICS_BY_EVENT_TYPE", "true");
     let node = Redrive::start_with(setup).await;
-    node.api().create_webhook(&receiver.url(), Value::Null).await;
-    node.api().publish("order.created", json!({"order": 42})).await;
+    // Deliveries wait for tokens all the time.
+    let limit = json!({"rate_limit": {"requests_per_minute": 1, "burst": 1}});
+    node.api().create_webhook(&receiver.url(), limit).await;
+    // Its circuit opens.
+    let breaker = json!({"minimum_throughput": 5, "sleep_window_ms": 600_000});
+    let failing = json!({"retry_config": {"schedule": [0]}, "circuit_breaker_config": breaker});
+    let broken = Receiver::with(|_| Reply::status(500)).await;
+    node.api().create_webhook(&broken.url(), failing).await;
+    for order in 0..10 {
+        node.api().publish("order.created", json!({"order": order})).await;
+    }
     receiver.wait_for(1).await;
     let scrape = async {
         loop {
-            let page = String::from_utf8(node.api().get("/metrics").await.body.to_vec()).unwrap();
-            let metrics = parse(&page);
+            let mut metrics = BTreeMap::new();
+            for path in ["/metrics", "/metrics/tenants"] {
+                metrics.extend(parse(std::str::from_utf8(&node.api().get(path).await.body).unwrap()));
+            }
             let missing: Vec<_> = metrics
                 .iter()
                 .filter(|(_, metric)| !metric.has_sample)
                 .map(|(name, _)| name.clone())
                 .collect();
-            if missing.is_empty() && metrics.contains_key("webhook_dlq_size") {
+            let last = [
+                "webhook_dlq_size",
+                "webhook_rate_limit_tokens_available",
+                "redrive_webhook_circuit_failing_since_timestamp_seconds",
+            ];
+            if missing.is_empty() && last.iter().all(|name| metrics.contains_key(*name)) {
                 return metrics;
             }
             println!("without a sample: {missing:?}");

@@ -73,6 +73,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/healthz", Public, "", 200),
     row("GET", "/readyz", Public, "", 200),
     row("GET", "/metrics", Public, "", 200),
+    row("GET", "/metrics/tenants", Admin, "", 200),
     row("GET", "/v1/webhooks", Read, "", 200),
     row("POST", "/v1/webhooks", Endpoints, WEBHOOK, 201),
     row("GET", "/v1/webhooks/{id}", Read, "", 200),

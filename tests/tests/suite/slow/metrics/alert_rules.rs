@@ -5,18 +5,23 @@ use redrive_testkit::promtool;
 use super::{read, root};
 
 /// Every required alert, with its severity.
-const ALERTS: [(&str, &str); 20] = [
+const ALERTS: [(&str, &str); 25] = [
     ("RedriveCircuitOpen", "warning"),
     ("RedriveCircuitOpenForAnHour", "critical"),
     ("RedriveTenantDeadLetters", "warning"),
     ("RedriveDeadLetterRate", "warning"),
     ("RedriveDeadLettersGrowing", "warning"),
+    ("RedriveTenantDeadLetterInflow", "warning"),
     ("RedriveSuccessRateLow", "warning"),
+    ("RedriveWebhookSuccessRateLow", "warning"),
+    ("RedriveFailingWebhooksUnnamed", "warning"),
     ("RedriveFailureCategorySpike", "warning"),
     ("RedriveWorkerPoolBusy", "warning"),
     ("RedriveQueueDepth", "critical"),
     ("RedriveInternalError", "warning"),
     ("RedriveNodeDown", "critical"),
+    ("RedriveWorkersFailing", "critical"),
+    ("RedriveTenantMetricsMissing", "warning"),
     ("RedriveDatabaseUnavailable", "critical"),
     ("RedriveServiceFailing", "warning"),
     ("RedriveStoreFailures", "warning"),
@@ -55,7 +60,7 @@ fn every_alert_has_a_severity_and_a_runbook() {
         }
         let entry = runbooks.split("\n## ").find(|entry| entry.lines().next() == Some(alert));
         let entry = entry.unwrap_or_else(|| panic!("{alert} is not in the runbooks"));
-        for part in ["**What it means.**", "**How to check.**", "**What to do.**"] {
+        for part in ["**Page.**", "**What it means.**", "**How to check.**", "**What to do.**"] {
             assert!(entry.contains(part), "{alert}: no {part}");
         }
     }

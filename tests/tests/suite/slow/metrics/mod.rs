@@ -3,9 +3,12 @@
 
 mod alert_rules;
 mod cluster;
+mod exposition;
 mod outage;
 mod scrape_time;
 mod single_node;
+mod tenants;
+mod workers;
 
 use std::{
     collections::BTreeSet,
@@ -59,15 +62,8 @@ fn dashboard_queries() -> Vec<(String, String)> {
     queries
 }
 
-/// Returns the names of all metrics on a page: those of its `# TYPE` lines, with the suffix that their samples
-/// have.
+/// Returns the names of all metrics on a page.
 fn rendered(page: &str) -> BTreeSet<String> {
     let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    kinds
-        .map(|(name, kind)| match kind {
-            "counter" => format!("{name}_total"),
-            "info" => format!("{name}_info"),
-            _ => name.to_owned(),
-        })
-        .collect()
+    kinds.map(|(name, _)| name.to_owned()).collect()
 }
