@@ -8,8 +8,6 @@ use redrive_engine::clock::monotonic_now;
 use redrive_store::StoreError;
 use tokio::time::timeout;
 
-/// Time that a request waits for a running query if an older result is available.
-const REQUEST_WAIT: Duration = Duration::from_millis(10);
 /// Time that a request waits for a running query if no result is available.
 const FIRST_RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a query.
@@ -39,13 +37,16 @@ pub(super) struct CachedQuery<T>(Arc<State<T>>);
 struct State<T> {
     /// Age after which a result is no longer returned.
     max_age: Duration,
+    /// Time that a request waits for a running query if an older result is available.
+    request_wait: Duration,
     last: Mutex<Option<QueryResult<T>>>,
     turn: tokio::sync::Mutex<()>,
 }
 
 impl<T: Clone + Send + 'static> CachedQuery<T> {
-    pub(super) fn new(max_age: Duration) -> Self {
-        Self(Arc::new(State { max_age, last: Mutex::default(), turn: tokio::sync::Mutex::default() }))
+    pub(super) fn new(max_age: Duration, request_wait: Duration) -> Self {
+        let (last, turn) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self(Arc::new(State { max_age, request_wait, last, turn }))
     }
 
     /// Returns the result of the query if it is available quickly, otherwise the last one. Returns `None` if that is too
@@ -54,7 +55,7 @@ impl<T: Clone + Send + 'static> CachedQuery<T> {
         &self,
         query: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Option<QueryResult<T>> {
-        let timeout = if self.last().is_some() { REQUEST_WAIT } else { FIRST_RESULT_TIMEOUT };
+        let timeout = if self.last().is_some() { self.0.request_wait } else { FIRST_RESULT_TIMEOUT };
         let state = self.0.clone();
         // The query continues after the timeout; the next request uses its result.
         let _ = tokio::time::timeout(timeout, tokio::spawn(async move { state.run(query).await })).await;
@@ -98,9 +99,11 @@ mod tests {
 
     use super::*;
 
+    const REQUEST_WAIT: Duration = Duration::from_millis(10);
+
     #[tokio::test]
     async fn one_query_runs_at_a_time_and_callers_get_the_last_result() {
-        let cached = CachedQuery::new(Duration::from_secs(60));
+        let cached = CachedQuery::new(Duration::from_secs(60), REQUEST_WAIT);
         let (count, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(1)));
         let query = || {
             let (count, gate) = (count.clone(), gate.clone());
@@ -125,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn failed_query_keeps_the_last_result_until_it_is_too_old() {
-        let cached = CachedQuery::new(Duration::from_millis(500));
+        let cached = CachedQuery::new(Duration::from_millis(500), REQUEST_WAIT);
         let failed = || async { Err(StoreError::Unavailable("down".into())) };
         assert!(cached.get(failed()).await.is_none());
         assert_eq!(cached.get(async { Ok(7) }).await.unwrap().value, 7);

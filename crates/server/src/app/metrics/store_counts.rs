@@ -11,6 +11,8 @@ use crate::app::App;
 pub(super) const TENANT_DLQ_THRESHOLD: usize = 1_000;
 /// Age after which counts are no longer reported.
 const MAX_AGE: Duration = Duration::from_secs(60);
+/// Time that a scrape waits for newer counts.
+const SCRAPE_WAIT: Duration = Duration::from_millis(10);
 
 /// Counts from the store.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +29,7 @@ pub(crate) struct StoreCounter(CachedQuery<StoreCounts>);
 
 impl Default for StoreCounter {
     fn default() -> Self {
-        Self(CachedQuery::new(MAX_AGE))
+        Self(CachedQuery::new(MAX_AGE, SCRAPE_WAIT))
     }
 }
 

@@ -36,6 +36,9 @@ const ATTEMPTS_WINDOW: Duration = Duration::from_secs(9 * 60);
 const DEAD_WINDOW: Duration = Duration::from_secs(59 * 60);
 /// Age after which values are no longer reported.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
+/// Time that a scrape waits for newer values. Longer than for counts: this page is scraped less often, and its values would
+/// otherwise always be those of the scrape before.
+const SCRAPE_WAIT: Duration = Duration::from_secs(1);
 
 type TenantLabels = [(&'static str, String); 1];
 type WebhookLabels = [(&'static str, String); 2];
@@ -50,7 +53,7 @@ pub(crate) struct TenantMetrics {
 
 impl Default for TenantMetrics {
     fn default() -> Self {
-        Self { query: CachedQuery::new(MAX_AGE), named: Mutex::default() }
+        Self { query: CachedQuery::new(MAX_AGE, SCRAPE_WAIT), named: Mutex::default() }
     }
 }
 

@@ -150,6 +150,8 @@ fn bad_configurations() -> Vec<Bad> {
         file("[circuit_breaker]\nminimum_throughput = 0", "circuit_breaker.minimum_throughput"),
         file("[audit]\nretention = \"1h\"", "audit.retention: must be at least 1d"),
         file("[metrics]\nmax_values = 0", "metrics.max_values: must be from 1"),
+        file("[metrics]\nmax_named = 501", "metrics.max_named: must be from 1"),
+        file("[metrics]\ntenants = \"all\"", "metrics.tenants: "),
         file("[log]\nlevel = \"loud\"", "log.level: "),
         file("[dev]\nclock_speed = 2.0", "dev.clock_speed: must be 1 outside"),
         file("[dev]\nclock_skew = \"-5s\"", "dev.clock_skew: must be 0 outside"),

@@ -149,7 +149,7 @@ impl Fixture {
         for node in &self.nodes {
             for path in ["/metrics", "/metrics/tenants"] {
                 let page = node.api().get(path).await;
-                scraped.extend(rendered(&String::from_utf8(page.body.to_vec()).unwrap()));
+                scraped.extend(rendered(std::str::from_utf8(&page.body).unwrap()));
             }
         }
         let table = read("docs/operations/metrics.md");
