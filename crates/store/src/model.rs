@@ -31,4 +31,7 @@ pub use self::{
     record::*, redrive::*, retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*,
     webhooks::*,
 };
-pub(crate) use self::{rankings::in_order, runtime_state::BacklogCounts};
+pub(crate) use self::{
+    rankings::{TENANTS_PER_READ, in_order},
+    runtime_state::BacklogCounts,
+};

@@ -440,6 +440,7 @@ macro_rules! conformance_suite {
             attempts_are_ranked_by_intolerable_failures,
             dead_deliveries_are_ranked_by_tenant,
             rankings_are_bounded,
+            tenants_of_several_reads_are_ranked_together,
             unclosed_circuits_are_listed_by_their_time_without_success,
         }
         $crate::conformance_theme! { $open, maintenance:

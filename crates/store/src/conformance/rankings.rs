@@ -15,7 +15,7 @@ use redrive_core::{
 use super::{Harness, at, closed};
 use crate::{
     AttemptSums, FailingChange, InitialState, MinuteRollup, OutcomeRecord, RedriveResult, TenantRollup,
-    TrafficRanking, TrafficRankingRequest, WebhookEffects, WebhookOfTenant,
+    TrafficRanking, TrafficRankingRequest, WebhookEffects, WebhookOfTenant, model::TENANTS_PER_READ,
 };
 
 const MINUTE: i64 = 60_000;
@@ -207,4 +207,23 @@ pub async fn unclosed_circuits_are_listed_by_their_time_without_success(harness:
     assert_eq!(list(2).await, expected[..2]);
     set(webhooks[1], CircuitState::Closed, 4, at(700), None).await;
     assert_eq!(list(10).await, expected[1..]);
+}
+
+pub async fn tenants_of_several_reads_are_ranked_together(harness: &Arc<Harness>) {
+    let mut tenants = Vec::new();
+    for n in 0..=2 * TENANTS_PER_READ {
+        tenants.push(harness.new_tenant(&format!("t{n:04}")).await);
+    }
+    let (first, last) = (&tenants[0], &tenants[2 * TENANTS_PER_READ]);
+    for (tenant_id, failures) in [(first, 21), (&tenants[TENANTS_PER_READ], 25), (last, 23)] {
+        count(harness, &of(tenant_id, harness.webhook_id()), 10, (30, failures), failures.into()).await;
+    }
+    let ranking = traffic(harness, 10, 10).await;
+    let failures: Vec<_> = ranking.tenants.top.iter().map(|(_, sums)| sums.failures).collect();
+    assert_eq!(failures, [25, 23, 21]);
+    assert_eq!((ranking.tenants.total, ranking.tenants.count), (sums(90, 69), 3));
+    let failures: Vec<_> = ranking.webhooks.top.iter().map(|(_, sums)| sums.failures).collect();
+    assert_eq!((failures, ranking.webhooks.count), (vec![25, 23, 21], 3));
+    let dead: Vec<_> = ranking.dead.top.iter().map(|(_, dead)| *dead).collect();
+    assert_eq!((dead, ranking.dead.total, ranking.dead.count), (vec![25, 23, 21], 69, 3));
 }

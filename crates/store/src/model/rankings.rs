@@ -85,6 +85,38 @@ pub struct UnclosedCircuit {
     pub since: Time,
 }
 
+/// Tenants whose rollups one read ranks, so that it ends within its timeout however many tenants there are.
+pub(crate) const TENANTS_PER_READ: usize = 500;
+
+impl TrafficRanking {
+    /// Adds the ranking of other tenants.
+    pub(crate) fn merge(&mut self, other: Self, request: &TrafficRankingRequest) {
+        let percent = i64::from(request.tolerated_failure_percent);
+        let by_failures = |sums: &AttemptSums| percent * sums.attempts as i64 - 100 * sums.failures as i64;
+        self.tenants.merge(other.tenants, request.max, AttemptSums::plus, by_failures);
+        self.webhooks.merge(other.webhooks, request.max, AttemptSums::plus, by_failures);
+        self.dead.merge(other.dead, request.max, u64::saturating_add, |dead| -(*dead as i64));
+    }
+}
+
+impl AttemptSums {
+    fn plus(self, other: Self) -> Self {
+        Self { attempts: self.attempts + other.attempts, failures: self.failures + other.failures }
+    }
+}
+
+impl<K: Ord, V: Copy> Ranking<K, V> {
+    fn merge(&mut self, other: Self, max: usize, plus: fn(V, V) -> V, place: impl Fn(&V) -> i64) {
+        self.top.extend(other.top);
+        self.top.sort_by(|(key, value), (next_key, next)| {
+            place(value).cmp(&place(next)).then_with(|| key.cmp(next_key))
+        });
+        self.top.truncate(max);
+        self.total = plus(self.total, other.total);
+        self.count += other.count;
+    }
+}
+
 /// Returns the first entries by their place, without those that have no value.
 pub(crate) fn in_order<K, V>(
     mut placed: Vec<(u64, (K, V))>,

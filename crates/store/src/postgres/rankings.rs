@@ -13,11 +13,12 @@ use tokio_postgres::Row;
 use super::{
     Postgres,
     convert::{Col, get, plain},
-    session::{Failure, Session, Tx},
+    session::{Failure, Session, Tx, Values},
 };
 use crate::{
     AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
-    UnclosedCircuit, WebhookOfTenant, model::in_order,
+    UnclosedCircuit, WebhookOfTenant,
+    model::{TENANTS_PER_READ, in_order},
 };
 
 const RANK_DEAD_TENANTS: &str = "SELECT n, (sum(n) OVER ())::bigint, count(*) OVER (), tenant_id
@@ -38,7 +39,7 @@ const RANK_TENANTS: &str = "SELECT tenant_id, attempts, failures, dead, all_atte
                row_number() OVER (ORDER BY failures = 0, $4 * attempts - 100 * failures, tenant_id) AS by_failures,
                row_number() OVER (ORDER BY dead DESC, tenant_id) AS by_dead
            FROM (SELECT t.id AS tenant_id, r.attempts, r.failures, r.dead
-                 FROM tenants t CROSS JOIN LATERAL
+                 FROM (SELECT id FROM tenants WHERE id > $7 ORDER BY id LIMIT $8) t CROSS JOIN LATERAL
                      (SELECT coalesce(sum(attempts) FILTER (WHERE start >= $1), 0)::bigint AS attempts,
                           coalesce(sum(attempts - successes) FILTER (WHERE start >= $1), 0)::bigint AS failures,
                           coalesce(sum(dead) FILTER (WHERE start >= $2), 0)::bigint AS dead
@@ -51,13 +52,14 @@ const RANK_WEBHOOKS: &str = "SELECT failures, (SELECT sum(a.attempts)::bigint FR
          WHERE a.webhook_id = ranked.webhook_id AND a.minute >= $1), failing, tenant_id, webhook_id
      FROM (SELECT *, count(*) FILTER (WHERE attempts >= $3 AND 100 * failures > $2 * attempts) OVER () AS failing
            FROM (SELECT r.webhook_id, r.tenant_id, r.attempts, r.failures
-                 FROM tenants t CROSS JOIN LATERAL
+                 FROM (SELECT id FROM tenants WHERE id > $5 ORDER BY id LIMIT $6) t CROSS JOIN LATERAL
                      (SELECT webhook_id, tenant_id, sum(attempts)::bigint AS attempts,
                           sum(attempts - successes)::bigint AS failures
                       FROM rollups WHERE tenant_id = t.id AND failed AND minute >= $1
                       GROUP BY webhook_id, tenant_id) r) counted
            ORDER BY $2 * attempts - 100 * failures, webhook_id LIMIT $4) AS ranked
      ORDER BY $2 * attempts - 100 * failures, webhook_id";
+const LAST_TENANT: &str = "SELECT id FROM tenants WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2";
 const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, least(failing_since, circuit_since) AS since, circuit FROM webhook_runtime
      WHERE circuit IS NOT NULL AND circuit::json ->> 'state' <> 'closed'
@@ -78,7 +80,16 @@ impl Rankings for Postgres {
     }
 
     fn rank_traffic(&self, request: TrafficRankingRequest) -> StoreFuture<'_, TrafficRanking> {
-        Box::pin(async move { self.read_for_user(|session| rank_traffic(session, request)).await })
+        Box::pin(async move {
+            let (mut ranking, mut after) = (TrafficRanking::default(), Some(String::new()));
+            while let Some(start) = after {
+                let read = self.read_for_user(|session| rank_page(session, request, &start));
+                let (page, last) = read.await?;
+                ranking.merge(page, &request);
+                after = last;
+            }
+            Ok(ranking)
+        })
     }
 
     fn longest_unclosed_circuits(&self, max: usize) -> StoreFuture<'_, Vec<UnclosedCircuit>> {
@@ -113,15 +124,21 @@ async fn rank<K>(
     Ok(ranking)
 }
 
-async fn rank_traffic(session: Tx, request: TrafficRankingRequest) -> Result<TrafficRanking, Failure> {
+/// Ranks the tenants after this one that one read covers. Returns the last of them if there are more.
+async fn rank_page(
+    session: Tx,
+    request: TrafficRankingRequest,
+    after: &str,
+) -> Result<(TrafficRanking, Option<String>), Failure> {
     let mut ranking = TrafficRanking::default();
     let (attempts_from, dead_from) = (Col(request.attempts_from), Col(request.dead_from));
     let percent = i64::from(request.tolerated_failure_percent);
     let (min_attempts, max) = (request.min_attempts as i64, request.max as i64);
     let minute = Col(Resolution::Minute);
-    let rows = session
-        .query(RANK_TENANTS, &[&attempts_from, &dead_from, &minute, &percent, &min_attempts, &max])
-        .await?;
+    let tenants = TENANTS_PER_READ as i64;
+    let values: Values<'_> =
+        &[&attempts_from, &dead_from, &minute, &percent, &min_attempts, &max, &after, &tenants];
+    let rows = session.query(RANK_TENANTS, values).await?;
     let (mut by_failures, mut by_dead) = (Vec::new(), Vec::new());
     for row in &rows {
         let tenant_id: TenantId = get(row, 0)?;
@@ -135,13 +152,15 @@ async fn rank_traffic(session: Tx, request: TrafficRankingRequest) -> Result<Tra
     ranking.webhooks.total = ranking.tenants.total;
     ranking.tenants.top = in_order(by_failures, request.max, |sums| sums.failures > 0);
     ranking.dead.top = in_order(by_dead, request.max, |dead| *dead > 0);
-    let rows = session.query(RANK_WEBHOOKS, &[&attempts_from, &percent, &min_attempts, &max]).await?;
+    let values: Values<'_> = &[&attempts_from, &percent, &min_attempts, &max, &after, &tenants];
+    let rows = session.query(RANK_WEBHOOKS, values).await?;
     for row in &rows {
         let sums = AttemptSums { failures: number(row, 0)?, attempts: number(row, 1)? };
         ranking.webhooks.count = number(row, 2)?;
         ranking.webhooks.top.push((webhook(row, 3)?, sums));
     }
-    Ok(ranking)
+    let last = session.query(LAST_TENANT, &[&after, &(tenants - 1)]).await?;
+    Ok((ranking, last.first().map(|row| plain(row, 0)).transpose()?))
 }
 
 fn webhook(row: &Row, column: usize) -> Result<WebhookOfTenant, Failure> {

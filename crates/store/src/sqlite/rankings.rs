@@ -8,7 +8,7 @@ use redrive_core::{
     protection::breaker::{CircuitState, SavedCircuit},
     statistics::traffic::Resolution,
 };
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{
     Sqlite,
@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
-    UnclosedCircuit, WebhookOfTenant, model::in_order,
+    UnclosedCircuit, WebhookOfTenant,
+    model::{TENANTS_PER_READ, in_order},
 };
 
 const RANK_DEAD_TENANTS: &str = "SELECT n, sum(n) OVER (), count(*) OVER (), tenant_id
@@ -40,7 +41,7 @@ const RANK_TENANTS: &str =
            FROM (SELECT t.id AS tenant_id, sum(iif(r.start >= ?1, r.attempts, 0)) AS attempts,
                      sum(iif(r.start >= ?1, r.attempts - r.successes, 0)) AS failures,
                      sum(iif(r.start >= ?2, r.dead, 0)) AS dead
-                 FROM tenants t CROSS JOIN tenant_rollups r
+                 FROM (SELECT id FROM tenants WHERE id > ?7 ORDER BY id LIMIT ?8) t CROSS JOIN tenant_rollups r
                  WHERE r.tenant_id = t.id AND r.resolution = ?3 AND r.start >= min(?1, ?2)
                  GROUP BY t.id))
      WHERE by_failures <= ?6 OR by_dead <= ?6";
@@ -51,11 +52,12 @@ const RANK_WEBHOOKS: &str =
      FROM (SELECT *, sum(attempts >= ?3 AND 100 * failures > ?2 * attempts) OVER () AS failing
            FROM (SELECT r.webhook_id, r.tenant_id, sum(r.attempts) AS attempts,
                      sum(r.attempts - r.successes) AS failures
-                 FROM tenants t CROSS JOIN rollups r INDEXED BY rollups_failed
+                 FROM (SELECT id FROM tenants WHERE id > ?5 ORDER BY id LIMIT ?6) t CROSS JOIN rollups r INDEXED BY rollups_failed
                  WHERE r.tenant_id = t.id AND r.failed = 1 AND r.minute >= ?1
                  GROUP BY r.webhook_id, r.tenant_id)
            ORDER BY ?2 * attempts - 100 * failures, webhook_id LIMIT ?4) AS ranked
      ORDER BY ?2 * attempts - 100 * failures, webhook_id";
+const LAST_TENANT: &str = "SELECT id FROM tenants WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?";
 const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, min(coalesce(failing_since, circuit_since), circuit_since) AS since, circuit
      FROM webhook_runtime INDEXED BY webhook_runtime_circuits
@@ -73,19 +75,13 @@ impl Rankings for Sqlite {
     }
 
     fn rank_traffic(&self, request: TrafficRankingRequest) -> StoreFuture<'_, TrafficRanking> {
-        self.read_for_user(move |connection| {
-            let mut ranking = rank_tenants(connection, &request)?;
-            let mut statement = connection.prepare_cached(RANK_WEBHOOKS)?;
-            let mut rows = statement.query((
-                Col(request.attempts_from),
-                request.tolerated_failure_percent,
-                request.min_attempts as i64,
-                request.max as i64,
-            ))?;
-            while let Some(row) = rows.next()? {
-                let sums = AttemptSums { failures: number(row, 0)?, attempts: number(row, 1)? };
-                ranking.webhooks.count = number(row, 2)?;
-                ranking.webhooks.top.push((webhook(row, 3)?, sums));
+        Box::pin(async move {
+            let (mut ranking, mut after) = (TrafficRanking::default(), Some(String::new()));
+            while let Some(start) = after {
+                let read = self.read_for_user(move |connection| rank_page(connection, &request, &start));
+                let (page, last) = read.await?;
+                ranking.merge(page, &request);
+                after = last;
             }
             Ok(ranking)
         })
@@ -121,9 +117,36 @@ fn rank<K>(
     Ok(ranking)
 }
 
+/// Ranks the tenants after this one that one read covers. Returns the last of them if there are more.
+fn rank_page(
+    connection: &Connection,
+    request: &TrafficRankingRequest,
+    after: &str,
+) -> rusqlite::Result<(TrafficRanking, Option<String>)> {
+    let mut ranking = rank_tenants(connection, request, after)?;
+    let mut statement = connection.prepare_cached(RANK_WEBHOOKS)?;
+    let mut rows = statement.query((
+        Col(request.attempts_from),
+        request.tolerated_failure_percent,
+        request.min_attempts as i64,
+        request.max as i64,
+        after,
+        TENANTS_PER_READ as i64,
+    ))?;
+    while let Some(row) = rows.next()? {
+        let sums = AttemptSums { failures: number(row, 0)?, attempts: number(row, 1)? };
+        ranking.webhooks.count = number(row, 2)?;
+        ranking.webhooks.top.push((webhook(row, 3)?, sums));
+    }
+    let mut last = connection.prepare_cached(LAST_TENANT)?;
+    let last = last.query_row((after, TENANTS_PER_READ as i64 - 1), |row| row.get(0)).optional()?;
+    Ok((ranking, last))
+}
+
 fn rank_tenants(
     connection: &Connection,
     request: &TrafficRankingRequest,
+    after: &str,
 ) -> rusqlite::Result<TrafficRanking> {
     let mut ranking = TrafficRanking::default();
     let (mut by_failures, mut by_dead) = (Vec::new(), Vec::new());
@@ -135,6 +158,8 @@ fn rank_tenants(
         request.tolerated_failure_percent,
         request.min_attempts as i64,
         request.max as i64,
+        after,
+        TENANTS_PER_READ as i64,
     ))?;
     while let Some(row) = rows.next()? {
         let tenant_id: TenantId = get(row, 0)?;
