@@ -20,6 +20,11 @@ use crate::{
 
 const MINUTE: i64 = 60_000;
 
+/// Returns the start of a minute.
+fn minute(n: i64) -> Time {
+    Resolution::Minute.start(at(n * MINUTE))
+}
+
 fn of(tenant_id: &TenantId, webhook_id: WebhookId) -> WebhookOfTenant {
     WebhookOfTenant { tenant_id: tenant_id.clone(), webhook_id }
 }
@@ -34,29 +39,29 @@ async fn die(harness: &Harness, webhook_id: WebhookId) -> redrive_core::Delivery
     id
 }
 
-fn rollup(minute: i64, attempts: u32, failures: u32) -> Rollup {
+fn rollup(at_minute: i64, attempts: u32, failures: u32) -> Rollup {
     let mut rollup = Rollup::default();
     for n in 0..attempts {
-        rollup.add(1_000, (n < failures).then_some(FailureCategory::ServerError), at(minute * MINUTE));
+        rollup.add(1_000, (n < failures).then_some(FailureCategory::ServerError), minute(at_minute));
     }
     rollup
 }
 
 /// Stores attempts and dead deliveries of a webhook and its tenant in one minute.
-async fn count(harness: &Harness, webhook: &WebhookOfTenant, minute: i64, sums: (u32, u32), dead: u64) {
+async fn count(harness: &Harness, webhook: &WebhookOfTenant, at_minute: i64, sums: (u32, u32), dead: u64) {
     let WebhookOfTenant { tenant_id, webhook_id } = webhook.clone();
-    let rollup = rollup(minute, sums.0, sums.1);
+    let rollup = rollup(at_minute, sums.0, sums.1);
     let one = MinuteRollup {
         tenant_id: tenant_id.clone(),
         webhook_id,
-        minute: at(minute * MINUTE),
+        minute: minute(at_minute),
         rollup: rollup.clone(),
     };
     let tenant = |resolution: Resolution| TenantRollup {
         tenant_id: tenant_id.clone(),
         resolution,
-        start: resolution.start(at(minute * MINUTE)),
-        expires_at: at(1_000 * MINUTE),
+        start: resolution.start(minute(at_minute)),
+        expires_at: minute(1_000),
         traffic: Traffic { sent: rollup.clone(), ended: EndedCounts { delivered: 7, dead, cancelled: 3 } },
     };
     let traffic = Resolution::ALL.map(tenant).to_vec();
@@ -65,8 +70,8 @@ async fn count(harness: &Harness, webhook: &WebhookOfTenant, minute: i64, sums: 
 
 fn request(attempts_from: i64, dead_from: i64) -> TrafficRankingRequest {
     TrafficRankingRequest {
-        attempts_from: at(attempts_from * MINUTE),
-        dead_from: at(dead_from * MINUTE),
+        attempts_from: minute(attempts_from),
+        dead_from: minute(dead_from),
         tolerated_failure_percent: 10,
         min_attempts: 20,
         max: 10,
@@ -100,7 +105,7 @@ pub async fn dead_letters_are_ranked_by_tenant_and_webhook(harness: &Arc<Harness
 }
 
 pub async fn redriven_dead_letters_leave_the_ranking(harness: &Arc<Harness>) {
-    let webhook_id = harness.webhook_id();
+    let webhook_id = harness.webhook_id;
     let (first, _) = (die(harness, webhook_id).await, die(harness, webhook_id).await);
     let again = harness.delivery_id(at(5));
     let retried = harness.retry(first, harness.redrive_options(again), at(5)).await;
