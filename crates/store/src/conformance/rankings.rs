@@ -25,7 +25,7 @@ fn minute(n: i64) -> Time {
     Resolution::Minute.start(at(n * MINUTE))
 }
 
-fn of(tenant_id: &TenantId, webhook_id: WebhookId) -> WebhookOfTenant {
+fn tenant_webhook(tenant_id: &TenantId, webhook_id: WebhookId) -> WebhookOfTenant {
     WebhookOfTenant { tenant_id: tenant_id.clone(), webhook_id }
 }
 
@@ -99,7 +99,8 @@ pub async fn dead_letters_are_ranked_by_tenant_and_webhook(harness: &Arc<Harness
     assert_eq!(ranking.tenants.top, [(harness.tenant_id.clone(), 6)]);
     assert_eq!((ranking.tenants.total, ranking.tenants.count), (6, 1));
     let expected = [(webhooks[1], 3), (webhooks[0], 2), (webhooks[2], 1)];
-    let expected = expected.map(|(webhook_id, count)| (of(&harness.tenant_id, webhook_id), count));
+    let expected =
+        expected.map(|(webhook_id, count)| (tenant_webhook(&harness.tenant_id, webhook_id), count));
     assert_eq!(ranking.webhooks.top, expected);
     assert_eq!((ranking.webhooks.total, ranking.webhooks.count), (6, 3));
 }
@@ -111,12 +112,12 @@ pub async fn redriven_dead_letters_leave_the_ranking(harness: &Arc<Harness>) {
     let retried = harness.retry(first, harness.redrive_options(again), at(5)).await;
     assert!(!matches!(retried, RedriveResult::NotFound), "{retried:?}");
     let ranking = harness.store().rank_dead_letters(10).await.unwrap();
-    assert_eq!(ranking.webhooks.top, [(of(&harness.tenant_id, webhook_id), 1)]);
+    assert_eq!(ranking.webhooks.top, [(tenant_webhook(&harness.tenant_id, webhook_id), 1)]);
 }
 
 pub async fn attempts_are_ranked_by_intolerable_failures(harness: &Arc<Harness>) {
     let (initech, globex) = (harness.new_tenant("initech").await, harness.new_tenant("globex").await);
-    let webhook = |tenant_id: &TenantId| of(tenant_id, harness.webhook_id());
+    let webhook = |tenant_id: &TenantId| tenant_webhook(tenant_id, harness.webhook_id());
     let (busy, broken, quiet) = (webhook(&initech), webhook(&globex), webhook(&globex));
     // Many failures, all of them tolerated; a successful minute counts too.
     count(harness, &busy, 10, (1_000, 100), 0).await;
@@ -150,7 +151,7 @@ pub async fn dead_deliveries_are_ranked_by_tenant(harness: &Arc<Harness>) {
     for (tenant_id, minute, dead) in
         [(&initech, 5, 4), (&initech, 61, 1), (&globex, 61, 2), (&initech, 2, 9), (&idle, 61, 0)]
     {
-        count(harness, &of(tenant_id, harness.webhook_id()), minute, (1, 0), dead).await;
+        count(harness, &tenant_webhook(tenant_id, harness.webhook_id()), minute, (1, 0), dead).await;
     }
     let ranking = traffic(harness, 61, 3).await;
     assert_eq!(ranking.dead.top, [(initech, 5), (globex, 2)]);
@@ -161,7 +162,8 @@ pub async fn dead_deliveries_are_ranked_by_tenant(harness: &Arc<Harness>) {
 pub async fn rankings_are_bounded(harness: &Arc<Harness>) {
     let [initech, globex] = [harness.new_tenant("initech").await, harness.new_tenant("globex").await];
     for (tenant_id, failures) in [(&initech, 20), (&globex, 30)] {
-        count(harness, &of(tenant_id, harness.webhook_id()), 10, (30, failures), failures.into()).await;
+        count(harness, &tenant_webhook(tenant_id, harness.webhook_id()), 10, (30, failures), failures.into())
+            .await;
     }
     for _ in 0..2 {
         die(harness, harness.webhook_id()).await;
@@ -221,7 +223,8 @@ pub async fn tenants_of_several_reads_are_ranked_together(harness: &Arc<Harness>
     }
     let (first, last) = (&tenants[0], &tenants[2 * TENANTS_PER_READ]);
     for (tenant_id, failures) in [(first, 21), (&tenants[TENANTS_PER_READ], 25), (last, 23)] {
-        count(harness, &of(tenant_id, harness.webhook_id()), 10, (30, failures), failures.into()).await;
+        count(harness, &tenant_webhook(tenant_id, harness.webhook_id()), 10, (30, failures), failures.into())
+            .await;
     }
     let ranking = traffic(harness, 10, 10).await;
     let failures: Vec<_> = ranking.tenants.top.iter().map(|(_, sums)| sums.failures).collect();
