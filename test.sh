@@ -55,6 +55,15 @@ command -v curl >/dev/null || install curl
 python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
 # The dashboard's tests drive a real browser.
 command -v node >/dev/null && command -v npm >/dev/null || install nodejs npm
+# Distributions may have an older Node.js than the linters and generators of the API document need. The npm package `node`
+# contains the program.
+node_needed=20.19.0
+node_version=$(node -p process.versions.node)
+if [ "$(printf '%s\n' $node_needed "$node_version" | sort -V | head -n 1)" != $node_needed ]; then
+    echo "installing Node.js 22, since $node_version is older than $node_needed"
+    npm install --silent --global node@22 || { echo "error: install Node.js $node_needed or newer" >&2; exit 1; }
+    hash -r
+fi
 command -v chromium >/dev/null || install chromium
 # Extended tests move the clock of a server, run the receivers of the documentation in their languages, and build and install
 # the files of a release.

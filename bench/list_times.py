@@ -1,10 +1,11 @@
 """Times the first page of every listing, and every page of the dashboard, each on an otherwise idle
 sender.
 
-Usage: list_times.py HOST:PORT [TIMES]
+Usage: list_times.py HOST:PORT [TIMES] [--all-tenants]
 Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...], "pages": [{"page", "bytes", ...}]}. A page of rare
 matches may be short and have a cursor: see docs/adr/0026. The admin key is in REDRIVE_ADMIN_KEY.
-The ids in the queries are those of the newest delivery; a query whose id does not exist is skipped.
+The ids in the queries are those of the newest delivery; a query whose id does not exist is skipped. With --all-tenants, the
+listings and pages over all tenants are timed instead; fill_tenants.py fills a store for that.
 """
 
 import http.client
@@ -61,6 +62,48 @@ QUERIES = [
 ]
 
 
+ALL_TENANTS_QUERIES = [
+    "/v1/deliveries?tenant_id=*",
+    "/v1/deliveries?tenant_id=*&status=dead",
+    "/v1/deliveries?tenant_id=*&status=failed",
+    "/v1/deliveries?tenant_id=*&status=pending",
+    "/v1/deliveries?tenant_id=*&status_code=500",
+    "/v1/deliveries?tenant_id=*&failure_category=server_error",
+    "/v1/deliveries?tenant_id=*&event_type=no.such.type",
+    "/v1/deliveries?tenant_id=*&webhook_id={webhook_id}",
+    "/v1/deliveries?tenant_id=*&event_id={event_id}",
+    "/v1/deliveries?tenant_id=*&limit=500",
+    "/v1/dlq?tenant_id=*",
+    "/v1/dlq?tenant_id=*&event_type=no.such.type",
+    "/v1/dlq/stats?tenant_id=*",
+    "/v1/events?tenant_id=*",
+    "/v1/events?tenant_id=*&event_type=no.such.type",
+    "/v1/webhooks?tenant_id=*",
+    "/v1/notifications?tenant_id=*",
+    "/v1/overview?tenant_id=*",
+    "/v1/overview?tenant_id=*&range=24h",
+    "/v1/tenants",
+    "/v1/tenants?sort=success_rate",
+    "/v1/tenants?sort=dead_letters",
+    "/v1/tenants?search=customer%2077",
+    "/v1/deliveries/{id}",
+    "/v1/deliveries/{id}/attempts",
+    "/v1/events/{event_id}",
+    "/v1/webhooks/{webhook_id}",
+]
+ALL_TENANTS_PAGES = [
+    "/dashboard/all",
+    "/dashboard/all/deliveries",
+    "/dashboard/all/deliveries?status=failed",
+    "/dashboard/all/dead",
+    "/dashboard/all/webhooks",
+    "/dashboard/all/notifications",
+    "/dashboard/admin/tenants",
+    "/dashboard/admin/tenants?sort=status",
+    "/dashboard/admin/tenants?search=customer+77",
+]
+
+
 class Api:
     """A keep-alive connection, so that requests are timed without the handshake."""
 
@@ -83,7 +126,8 @@ class Api:
         """Returns the `data` of the response and the time in milliseconds."""
         body, took = self.fetch(path, self.headers)
         try:
-            return json.loads(body)["data"], took
+            page = json.loads(body)
+            return page.get("data", [page]), took
         except ValueError:
             # The relay of a self-check responds to every request with its counters.
             return [], took
@@ -100,10 +144,10 @@ def times_of(took):
     return {"median_ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
 
 
-def time_pages(api, facts, times):
+def time_pages(api, paths, facts, times):
     """Returns the time and size of each page of the dashboard."""
     cookie, pages = {"Cookie": log_in(sys.argv[1])}, []
-    for page in PAGES:
+    for page in paths:
         try:
             path = page.format_map(facts)
         except KeyError:
@@ -114,21 +158,24 @@ def time_pages(api, facts, times):
 
 
 def main():
-    api, times = Api(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    newest, _ = api.get("/v1/deliveries?limit=1")
+    arguments = [argument for argument in sys.argv[2:] if argument != "--all-tenants"]
+    api, times = Api(sys.argv[1]), int(arguments[0]) if arguments else 20
+    across = "--all-tenants" in sys.argv
+    queries, pages = (ALL_TENANTS_QUERIES, ALL_TENANTS_PAGES) if across else (QUERIES, PAGES)
+    newest, _ = api.get("/v1/deliveries?limit=1" + ("&tenant_id=*&status=delivered" if across else ""))
     # From its own event's time on: one event, or the few of its millisecond.
     facts = newest[0] | {"from": newest[0]["created_at"]} if newest else {}
     if newest:
         webhooks, _ = api.get("/v1/webhooks?limit=5")
         facts["webhooks"] = ",".join(webhook["id"] for webhook in webhooks)
     listings = []
-    for query in QUERIES:
+    for query in queries:
         try:
             path = query.format_map(facts)
         except KeyError:
             continue
         listings.append({"query": query, **time_one(api, path, times)})
-    print(json.dumps({"listings": listings, "pages": time_pages(api, facts, times) if newest else []}))
+    print(json.dumps({"listings": listings, "pages": time_pages(api, pages, facts, times) if newest else []}))
 
 
 main()

@@ -76,9 +76,9 @@ scenario(async (fixture) => {
     const badge = (state) => page.locator(".head .badge", { hasText: state }).first().waitFor();
     await page.getByRole("button", { name: "Pause" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
-    await badge("paused");
+    await badge("Paused");
     await page.getByRole("button", { name: "Resume" }).click();
-    await badge("active");
+    await badge("Healthy");
     await page.getByRole("button", { name: "Delete" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("button", { name: "Delete" }).click();

@@ -56,7 +56,7 @@ class Visitor {
     page.on("console", (message) => {
       if (message.type() === "error") this.#fault(`console: ${message.text()} (${message.location().url})`);
     });
-    page.on("pageerror", (error) => this.#fault(`script: ${error.stack ?? error}`));
+    page.on("pageerror", (error) => this.#fault(`script: ${error.stack || `${error.name}: ${error.message}`}`));
     page.on("dialog", (dialog) => {
       this.#fault(`dialog: ${dialog.message()}`);
       dialog.dismiss();

@@ -14,7 +14,7 @@ scenario(async (fixture) => {
 
   const visitor = await fixture.visitor({ javaScriptEnabled: false });
   const page = await visitor.tab();
-  const types = () => page.getByRole("row").locator("td:nth-child(2)").allInnerTexts();
+  const types = () => page.getByRole("row").locator("td:nth-child(3)").allInnerTexts();
 
   await fixture.step("the form logs in", async () => {
     await page.goto(`${fixture.home}/deliveries`);

@@ -14,7 +14,7 @@ scenario(async (fixture) => {
   const { page } = await fixture.loggedIn();
   const column = (name) => page.getByRole("columnheader", { name: new RegExp(`^${name}`) });
   const sort = (name) => column(name).getByRole("button", { name, exact: true });
-  const types = () => page.locator("tbody td:nth-child(2)").evaluateAll((cells) => cells.map((cell) => cell.textContent.trim()));
+  const types = () => page.locator("tbody td:nth-child(3)").evaluateAll((cells) => cells.map((cell) => cell.textContent.trim()));
   const note = page.locator(".sort-note");
 
   await fixture.step("a header sorts the rows in both directions and says so", async () => {

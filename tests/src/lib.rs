@@ -9,9 +9,9 @@ pub mod browser;
 pub mod cluster;
 pub mod egress_paths;
 pub mod oidc_provider;
-pub mod user_login;
 pub mod openapi_diff;
 pub mod packages;
+pub mod user_login;
 
 use std::time::{Duration, SystemTime};
 

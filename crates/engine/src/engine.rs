@@ -197,6 +197,11 @@ impl Engine {
     pub fn in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
         self.0.dispatcher.queues.tenant_in_memory(tenant_id)
     }
+
+    /// Returns the number of deliveries queued in this node's memory by tenant; tenants without any are left out.
+    pub fn queued_by_tenant(&self) -> HashMap<TenantId, u64> {
+        self.0.dispatcher.queues.queued_by_tenant()
+    }
 }
 
 /// Publishing.
@@ -464,6 +469,15 @@ impl Engine {
         from: Time,
     ) -> Result<Vec<(Time, Traffic)>, StoreError> {
         self.0.statistics.traffic(tenant_id, resolution, from).await
+    }
+
+    /// Returns the traffic of all tenants together, as [`Engine::traffic`] does for one.
+    pub async fn traffic_of_all_tenants(
+        &self,
+        resolution: Resolution,
+        from: Time,
+    ) -> Result<Vec<(Time, Traffic)>, StoreError> {
+        self.0.statistics.traffic_of_all_tenants(resolution, from).await
     }
 
     /// Returns the failed attempts of a tenant from a time on, by webhook. Reads at most the latest `max` minutes with

@@ -146,6 +146,23 @@ impl RollupBuffer {
         sums
     }
 
+    /// Returns the counts of all tenants that are not stored yet, by minute.
+    pub(crate) fn traffic_of_all_tenants(&self) -> BTreeMap<Time, Traffic> {
+        let mut sums: BTreeMap<Time, Traffic> = BTreeMap::new();
+        let mut add = |one: &MinuteRollup| sums.entry(one.minute).or_default().sent.merge(&one.rollup);
+        self.sent.lock().webhooks.values().for_each(&mut add);
+        let batch = self.flushing_batch();
+        batch.minutes.iter().for_each(add);
+        let mut add = |all: &BTreeMap<(TenantId, Time), EndedCounts>| {
+            for ((_, minute), ended) in all {
+                sums.entry(*minute).or_default().ended.add(*ended);
+            }
+        };
+        add(&self.ended.lock());
+        add(&batch.ended);
+        sums
+    }
+
     /// Returns the failed attempts of a tenant that are not stored yet, by webhook, from this minute on.
     pub(crate) fn failures_of(&self, tenant_id: &TenantId, from: Time) -> Vec<(WebhookId, u64)> {
         let mut failed = Vec::new();
@@ -277,6 +294,10 @@ mod tests {
         health.record_ended(&tenant("initech"), DeliveryStatus::Cancelled, 1, at(5));
         health.record_ended(&tenant("initech"), DeliveryStatus::Pending, 9, at(5));
         assert_eq!(health.traffic_of(&tenant("acme")).len(), 3);
+        let of_all = health.traffic_of_all_tenants();
+        assert_eq!(of_all[&at(0)].sent.attempts, 4);
+        let ended = EndedCounts { delivered: 3, dead: 0, cancelled: 1 };
+        assert_eq!(of_all[&at(0)].ended, ended);
 
         let mut rows: BTreeMap<(String, Resolution, Time), Traffic> = BTreeMap::new();
         let first = health.take();

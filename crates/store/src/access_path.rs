@@ -2,14 +2,35 @@
 //! of a filter are checked on each row found, for a bounded number of rows.
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, delivery::code_filter::CodeFilter, id::min_bytes_at,
+    DeliveryId, DeliveryStatus, EventId, TenantId, delivery::code_filter::CodeFilter, id::min_bytes_at,
 };
 
-use crate::{DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter};
+use crate::{
+    CrossTenantFilter, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
+};
 
 /// Maximum number of non-matching rows that a page may read. A page that is not full by then returns where it
 /// stopped.
 pub(crate) const MAX_SKIPPED_ROWS: usize = 2_000;
+
+/// Tenants whose rows a listing reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ListedTenants<'a> {
+    /// One tenant.
+    One(&'a TenantId),
+    /// All tenants: only for listings of [`AcrossTenants`](crate::AcrossTenants).
+    All,
+}
+
+impl<'a> ListedTenants<'a> {
+    /// Returns the tenant, or `None` if rows of all tenants are read.
+    pub(crate) fn one(self) -> Option<&'a TenantId> {
+        match self {
+            Self::One(tenant_id) => Some(tenant_id),
+            Self::All => None,
+        }
+    }
+}
 
 /// The index through which deliveries are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +67,14 @@ pub(crate) enum AccessPath {
     DeadOfTypes,
     /// Dead letters that failed with the filter's categories.
     DeadOfCategories,
+    /// Events of all tenants.
+    EventsOfAllTenants,
+    /// Deliveries of all tenants.
+    DeliveriesOfAllTenants,
+    /// Deliveries of all tenants, except those delivered without a failure.
+    UndeliveredOfAllTenants,
+    /// Dead letters of all tenants.
+    DeadOfAllTenants,
 }
 
 impl AccessPath {
@@ -92,6 +121,23 @@ impl AccessPath {
         }
     }
 
+    /// Returns the access path for a filter of the deliveries of all tenants.
+    pub(crate) fn for_cross_tenant_filter(filter: &CrossTenantFilter) -> Self {
+        match Self::for_filter(filter) {
+            Self::Tenant => Self::DeliveriesOfAllTenants,
+            Self::Code(_) | Self::Categories | Self::Failed | Self::Ended(_) => Self::UndeliveredOfAllTenants,
+            access_path => access_path,
+        }
+    }
+
+    /// Returns the access path for a filter of the dead letters of all tenants.
+    pub(crate) fn for_cross_tenant_dead_filter(filter: &CrossTenantFilter) -> Self {
+        match Self::for_dead_filter(filter) {
+            Self::Dead | Self::DeadOfTypes | Self::DeadOfCategories => Self::DeadOfAllTenants,
+            access_path => access_path,
+        }
+    }
+
     fn through_events(filter: &DeliveryFilter) -> Option<Self> {
         match filter {
             DeliveryFilter { event_id: Some(event_id), .. } => Some(Self::Event(*event_id)),
@@ -102,11 +148,12 @@ impl AccessPath {
     }
 
     /// Returns the access path for a filter of events.
-    pub(crate) fn for_event_filter(filter: &EventFilter) -> Self {
+    pub(crate) fn for_event_filter(tenants: ListedTenants<'_>, filter: &EventFilter) -> Self {
         match filter {
             EventFilter { id: Some(id), .. } => Self::Event(*id),
             EventFilter { idempotency_key: Some(_), .. } => Self::Key,
             EventFilter { subject: Some(_), .. } => Self::Subject,
+            _ if tenants.one().is_none() => Self::EventsOfAllTenants,
             _ => Self::Tenant,
         }
     }

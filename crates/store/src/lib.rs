@@ -169,6 +169,12 @@ pub trait Statistics: Send + Sync {
         resolution: Resolution,
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>>;
+    /// Returns the sums of all tenants' rollups per minute or hour from this time on, oldest first: for admins only.
+    fn traffic_of_all_tenants(
+        &self,
+        resolution: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>>;
     /// Returns the number of failed attempts from this time on, by webhook. Reads at most the latest `max` minute
     /// rollups with a failure.
     fn failures(&self, tenant_id: TenantId, from: Time, max: usize) -> StoreFuture<'_, WebhookFailures>;
@@ -367,6 +373,65 @@ pub trait Attempts: Send + Sync {
     fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>>;
     /// Returns the tenant of an attempt, whatever the tenant: for admins only.
     fn tenant_of_attempt(&self, id: AttemptId) -> StoreFuture<'_, Option<TenantId>>;
+}
+
+/// Reads over all tenants, for admins only: every other read of events, deliveries and webhooks names its tenant.
+pub trait AcrossTenants: Send + Sync {
+    /// Returns the tenant of an event.
+    fn tenant_of_event(&self, id: EventId) -> StoreFuture<'_, Option<TenantId>>;
+    /// Returns the tenant of a delivery.
+    fn tenant_of_delivery(&self, id: DeliveryId) -> StoreFuture<'_, Option<TenantId>>;
+    /// Returns the tenant of a webhook, including a deleted one.
+    fn tenant_of_webhook(&self, id: WebhookId) -> StoreFuture<'_, Option<TenantId>>;
+    /// Lists the events of all tenants, newest first.
+    fn list_events_of_all_tenants(
+        &self,
+        filter: CrossTenantEventFilter,
+        page: PageRequest<EventId>,
+    ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>>;
+    /// Lists the deliveries of all tenants by id, which begins with the time of their event, newest first.
+    fn list_deliveries_of_all_tenants(
+        &self,
+        filter: CrossTenantFilter,
+        page: PageRequest<DeliveryCursor>,
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>>;
+    /// Lists the dead deliveries of all tenants that were not redriven, in the same order.
+    fn list_dead_of_all_tenants(
+        &self,
+        filter: CrossTenantFilter,
+        page: PageRequest<DeliveryCursor>,
+    ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>>;
+    /// Counts the dead letters of all tenants as [`History::count_dead`] does for one.
+    fn count_dead_of_all_tenants(
+        &self,
+        filter: CrossTenantFilter,
+        bounds: [Time; 2],
+        max: usize,
+    ) -> StoreFuture<'_, DeadCounts>;
+    /// Lists the webhooks of all tenants, newest first.
+    fn list_webhooks_of_all_tenants(&self, page: PageRequest<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Lists the notifications of all tenants, newest first.
+    fn list_notifications_of_all_tenants(
+        &self,
+        page: PageRequest<NotificationId>,
+    ) -> StoreFuture<'_, Vec<StoredNotification>>;
+    /// Returns up to `limit` webhooks whose circuits are not closed, or were set manually, by tenant.
+    fn circuits_of_all_tenants(&self, limit: usize) -> StoreFuture<'_, Vec<WebhookRuntime>>;
+    /// Returns the tenants after this one by id, each with its activity since a minute.
+    fn tenant_activity(
+        &self,
+        after: Option<TenantId>,
+        since: Time,
+        limits: ActivityLimits,
+    ) -> StoreFuture<'_, Vec<TenantActivity>>;
+    /// Returns up to `limit` webhooks after this one that have lanes, with the number of their waiting deliveries,
+    /// counted up to `max_each`.
+    fn waiting_by_webhook(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+        max_each: usize,
+    ) -> StoreFuture<'_, Vec<WaitingCount>>;
 }
 
 /// Retry, replay and cancellation.
@@ -910,6 +975,7 @@ pub trait Store:
     + BrowserSessions
     + History
     + Attempts
+    + AcrossTenants
     + Redrive
     + Operations
     + Secrets
@@ -947,6 +1013,7 @@ impl<T> Store for T where
         + BrowserSessions
         + History
         + Attempts
+        + AcrossTenants
         + Redrive
         + Operations
         + Secrets

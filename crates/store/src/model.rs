@@ -1,5 +1,6 @@
 //! Input and output types of a store: plain data, the same for every backend.
 
+mod across_tenants;
 mod attempts;
 mod audit;
 mod browser_sessions;
@@ -25,13 +26,13 @@ mod unsubscriptions;
 mod webhooks;
 
 pub use self::{
-    attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*,
-    email_addresses::*, event_types::*, history::*, nodes::*, notifications::*, operations::*, publish::*,
-    rankings::*,
-    record::*, redrive::*, retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*,
-    webhooks::*,
+    across_tenants::*, attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, dead::*,
+    deliveries::*, email_addresses::*, event_types::*, history::*, nodes::*, notifications::*, operations::*,
+    publish::*, rankings::*, record::*, redrive::*, retention::*, runtime_state::*, statistics::*,
+    tenancy::*, unsubscriptions::*, webhooks::*,
 };
 pub(crate) use self::{
     rankings::{TENANTS_PER_READ, in_order},
     runtime_state::BacklogCounts,
+    statistics::{ALL_TENANTS_ROLLUP_ID, sum_over_tenants},
 };

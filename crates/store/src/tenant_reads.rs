@@ -18,19 +18,30 @@ pub(crate) struct TenantReads {
     max_per_tenant: usize,
     timeout: Duration,
     permits: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    /// Permits of listings over all tenants.
+    all_tenants: Arc<Semaphore>,
 }
 
 impl TenantReads {
     pub(crate) fn new(max_per_tenant: usize) -> Self {
-        Self { max_per_tenant, timeout: PERMIT_TIMEOUT, permits: Mutex::default() }
+        let all_tenants = Arc::new(Semaphore::new(max_per_tenant));
+        Self { max_per_tenant, timeout: PERMIT_TIMEOUT, permits: Mutex::default(), all_tenants }
     }
 
     /// Waits until the tenant may run one more listing. Fails after the timeout.
     pub(crate) async fn acquire(&self, tenant_id: &TenantId) -> Result<OwnedSemaphorePermit, StoreError> {
-        let permits = self.permits_for(tenant_id);
+        self.wait(self.permits_for(tenant_id), "too many listings of this tenant are running").await
+    }
+
+    /// Waits until one more listing over all tenants may run. Fails after the timeout.
+    pub(crate) async fn acquire_for_all_tenants(&self) -> Result<OwnedSemaphorePermit, StoreError> {
+        self.wait(self.all_tenants.clone(), "too many listings over all tenants are running").await
+    }
+
+    async fn wait(&self, permits: Arc<Semaphore>, busy: &str) -> Result<OwnedSemaphorePermit, StoreError> {
         match tokio::time::timeout(self.timeout, permits.acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
-            _ => Err(StoreError::Busy("too many listings of this tenant are running".into())),
+            _ => Err(StoreError::Busy(busy.into())),
         }
     }
 
@@ -59,6 +70,9 @@ mod tests {
         let _second = reads.acquire(&acme).await.unwrap();
         assert!(matches!(reads.acquire(&acme).await, Err(StoreError::Busy(_))));
         assert!(reads.acquire(&globex).await.is_ok(), "another tenant is not affected");
+        let across = [reads.acquire_for_all_tenants().await, reads.acquire_for_all_tenants().await];
+        assert!(across.iter().all(Result::is_ok));
+        assert!(matches!(reads.acquire_for_all_tenants().await, Err(StoreError::Busy(_))));
         drop(first);
         assert!(reads.acquire(&acme).await.is_ok());
     }

@@ -324,6 +324,26 @@ fn backends_contain_no_policy() {
 }
 
 #[test]
+fn tenants_are_read_together_only_after_an_admin_check() {
+    // The use cases over all tenants take an `AllTenants`, which only the check of an admin key creates.
+    let reads = [
+        "_of_all_tenants(",
+        ".tenant_of_event(",
+        ".tenant_of_delivery(",
+        ".tenant_of_webhook(",
+        ".tenant_activity(",
+        ".waiting_by_webhook(",
+    ];
+    let own = ["server/src/app/across_tenants/", "server/src/app/traffic.rs"];
+    let found = find_violations(&["server"], &reads, &own);
+    let allowed = |line: &String| {
+        line.starts_with("server/src/app/tenants.rs") || line.starts_with("server/src/api/tenants.rs")
+    };
+    assert!(found.iter().all(allowed), "{found:#?}");
+    assert_eq!(find_violations(&["server"], &["AllTenants(())"], &own[..1]), [] as [String; 0]);
+}
+
+#[test]
 fn handlers_change_data_only_through_the_application_layer() {
     // Handlers call the application layer, never the store or the engine directly.
     let words = [

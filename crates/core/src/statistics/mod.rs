@@ -3,4 +3,5 @@
 pub mod ranking;
 pub mod rollup;
 pub mod status;
+pub mod tenant_health;
 pub mod traffic;

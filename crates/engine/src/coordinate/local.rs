@@ -374,12 +374,14 @@ impl LocalCoordinator {
         now: Time,
     ) -> Option<CircuitChange> {
         let state = &mut *self.state.lock();
+        // A circuit that is created here starts with a generation of its own and must not win.
+        let known = state.webhooks.get(&webhook.id).map(|entry| entry.circuit.to_saved().generation);
+        if known.is_some_and(|generation| generation > saved.generation) {
+            return None;
+        }
         let fresh = state.fresh_bucket();
         let entry =
             state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
-        if entry.circuit.to_saved().generation > saved.generation {
-            return None;
-        }
         let from = entry.circuit.state();
         entry.circuit = Circuit::restore(saved, now);
         entry.unsynced = state.authority != Authority::Local;

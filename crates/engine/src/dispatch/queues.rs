@@ -1,5 +1,7 @@
 //! Queues of the dispatcher behind one lock: each method changes them and returns the actions that follow.
 
+use std::collections::HashMap;
+
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId, cluster::clock_discipline::ClockStep, delivery::lane::Lane,
     security::egress_rules::HostKey,
@@ -392,6 +394,11 @@ impl DispatchQueues {
     /// Returns the deliveries of a tenant in memory.
     pub(crate) fn tenant_in_memory(&self, tenant_id: &TenantId) -> TenantInMemory {
         self.state.lock().tenant_in_memory(tenant_id)
+    }
+
+    /// Returns the number of queued deliveries by tenant; tenants without any are left out.
+    pub(crate) fn queued_by_tenant(&self) -> HashMap<TenantId, u64> {
+        self.state.lock().queued_by_tenant()
     }
 
     /// Stops sending, and returns all queued deliveries.

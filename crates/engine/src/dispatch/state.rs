@@ -621,6 +621,17 @@ impl State {
         in_memory
     }
 
+    pub(super) fn queued_by_tenant(&self) -> HashMap<TenantId, u64> {
+        let mut queued = HashMap::new();
+        for queues in self.webhooks.values() {
+            let count: u64 = queues.lanes.iter().map(|queue| queue.queue.len() as u64).sum();
+            if count > 0 {
+                *queued.entry(self.tenants[queues.tenant].id.clone()).or_default() += count;
+            }
+        }
+        queued
+    }
+
     pub(super) fn drain(&mut self) -> Vec<LeasedDelivery> {
         self.draining = true;
         let mut queued = Vec::new();

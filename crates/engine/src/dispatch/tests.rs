@@ -163,6 +163,8 @@ fn tenant_in_memory_is_counted_by_webhook_and_priority() {
     let others = dispatch.tenant_in_memory(&TenantId::parse("other").unwrap());
     assert_eq!(others, TenantInMemory { queued: vec![(webhook(3), [0, 1, 0])], unsettled: 1 });
     assert_eq!(dispatch.tenant_in_memory(&TenantId::parse("unknown").unwrap()), TenantInMemory::default());
+    let expected = [(TenantId::default(), 3), (TenantId::parse("other").unwrap(), 1)];
+    assert_eq!(dispatch.queued_by_tenant(), expected.into());
 }
 
 #[test]

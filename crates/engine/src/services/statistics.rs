@@ -129,6 +129,25 @@ impl StatisticsService {
         self.read_consistently(check).await
     }
 
+    /// Returns the traffic of all tenants together, as [`Self::traffic`] does for one.
+    pub(crate) async fn traffic_of_all_tenants(
+        &self,
+        resolution: Resolution,
+        from: Time,
+    ) -> Result<Vec<(Time, Traffic)>, StoreError> {
+        let from = resolution.start(from);
+        let check = || -> StoreFuture<'_, _> {
+            Box::pin(async move {
+                let counted = self.buffer.traffic_of_all_tenants().into_iter();
+                let counted = counted.map(|(minute, counted)| (resolution.start(minute), counted));
+                let mut traffic = self.store.traffic_of_all_tenants(resolution, from).await?;
+                traffic.extend(counted.filter(|(start, _)| *start >= from));
+                Ok(traffic)
+            })
+        };
+        self.read_consistently(check).await
+    }
+
     /// Returns the failed attempts of a tenant from a time on, by webhook. Reads at most the latest `max` minutes with
     /// a failure.
     pub(crate) async fn failures(

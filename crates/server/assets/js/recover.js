@@ -1,6 +1,7 @@
 // Recover failed deliveries of a webhook: the count is known when the dialog opens, and counted again for another window.
-import { bodyOf, clearFaults, showFault } from "./actions.js";
-import { call, toast } from "./api.js";
+import { bodyOf } from "./actions.js";
+import { call } from "./api.js";
+import { clearFaults, showFaults } from "./faults.js";
 
 const dialog = document.getElementById("recover");
 const form = dialog?.querySelector("form");
@@ -73,7 +74,7 @@ form?.addEventListener("submit", async (event) => {
     const operation = await call("POST", "/v1/deliveries/retry-batch", { ...bodyOf(form), ...requestBody(windowStart()) });
     location.assign(form.dataset.next.replace("{id}", encodeURIComponent(operation.id)));
   } catch (problem) {
-    if (!showFault(form, problem)) toast(problem.message ?? problem.detail, "bad");
+    showFaults(form, problem);
   } finally {
     go.removeAttribute("aria-busy");
   }

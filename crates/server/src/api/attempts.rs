@@ -23,6 +23,16 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
+/// Values of the filter by status.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "it is there to be documented")]
+enum AttemptStatusParameter {
+    Success,
+    Failed,
+    Exhausted,
+}
+
 /// Filter and paging of a listing of attempts.
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -33,17 +43,18 @@ pub(crate) struct AttemptQuery {
     webhook_id: Option<WebhookId>,
     /// `success`, `failed` (more attempts were possible) or `exhausted` (the delivery is dead), or several of them,
     /// separated by commas.
+    #[param(value_type = Option<Vec<AttemptStatusParameter>>, inline)]
     status: Option<String>,
     /// Only failures of one of these categories.
-    #[param(value_type = Option<Vec<String>>)]
+    #[param(value_type = Option<Vec<FailureCategory>>)]
     failure_category: Option<List<FailureCategory>>,
     /// Only attempts whose response had this status code, such as `503`, or class, such as `5xx`.
     http_status_code: Option<String>,
     /// Only attempts sent from this time on (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
     /// Only attempts sent before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,

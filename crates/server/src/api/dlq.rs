@@ -12,7 +12,7 @@ use super::{
     deliveries::{DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of, export_rows},
     extract::Query,
     page::Page,
-    scope::{CanRead, Scoped},
+    scope::{CanRead, Scoped, ScopedListing},
 };
 use crate::{
     app::dead_letters::{DeadStats, TopCounts},
@@ -24,16 +24,18 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// List dead deliveries
+///
+/// With an admin key, `tenant_id=*` lists those of all tenants; `subject` and `idempotency_key` need one tenant.
 #[utoipa::path(
     get, path = "/v1/dlq", operation_id = "listDeadLetters", tag = "dlq", params(DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeliveryQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     let paging = query.paging();
-    let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
+    let dead = app.list_dead(tenants, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
 }
 
@@ -62,7 +64,7 @@ pub(super) struct StatsView {
     /// Null if all were counted. Otherwise the limit that was reached: only this many dead letters, of the newest
     /// events, were counted, and all fields except `entries` are about these.
     counted_up_to: Option<u64>,
-    /// New dead deliveries compared with all ended deliveries, for the whole tenant.
+    /// New dead deliveries compared with all ended deliveries, for the whole tenant or for all tenants.
     entries: EntriesView,
     /// Dead letters by age.
     age: AgeView,
@@ -187,13 +189,15 @@ impl From<DeadStats> for StatsView {
 }
 
 /// Count dead deliveries
+///
+/// With an admin key, `tenant_id=*` counts those of all tenants.
 #[utoipa::path(
     get, path = "/v1/dlq/stats", operation_id = "getDeadLetterStats", tag = "dlq", params(DeadQuery),
     responses((status = 200, description = "Dead letters by cause, webhook, event type and age", body = StatsView), ReadProblems),
 )]
 async fn stats(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeadQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeadQuery>>,
 ) -> Result<axum::Json<StatsView>, Problem> {
-    Ok(axum::Json(app.dead_stats(tenant, query.filter()).await?.into()))
+    Ok(axum::Json(app.dead_stats(tenants, query.filter()).await?.into()))
 }

@@ -16,7 +16,7 @@ use super::{
     AppState,
     extract::{Id, Json, MAX_EVENT_TYPE_BODY_BYTES, Query},
     page::{Page, Paging},
-    scope::{CanOperate, CanRead, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+    scope::{CanOperate, CanRead, Identifies, Scoped, ScopedBody, TenantQuery, tenant_parameter},
 };
 use crate::{
     app::parse::json::nullable,
@@ -114,6 +114,8 @@ impl From<EventType> for EventTypeView {
 
 /// Event type name in a path. An invalid name is treated as not found.
 struct Name(String);
+
+impl Identifies for Name {}
 
 impl std::str::FromStr for Name {
     type Err = FieldError;

@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ///
 /// Metrics in the Prometheus text format, or as OpenMetrics text if the header `Accept` prefers that.
 #[utoipa::path(
-    get, path = "/metrics", tag = "health", security(()),
+    get, path = "/metrics", operation_id = "getMetrics", tag = "health", security(()),
     responses((status = 200, description = "Metrics of this node, and of the whole store", content(
         (String = "text/plain"),
         (String = "application/openmetrics-text"),
@@ -41,7 +41,7 @@ async fn metrics(State(app): State<AppState>, headers: HeaderMap) -> Response {
 /// The worst tenants and webhooks of the whole store, and the sums of all others. The setting `metrics.tenants` decides
 /// who may read them: by default callers with an admin key. The format is selected as for `/metrics`.
 #[utoipa::path(
-    get, path = "/metrics/tenants", tag = "health",
+    get, path = "/metrics/tenants", operation_id = "getTenantMetrics", tag = "health",
     responses(
         (status = 200, description = "Metrics of tenants and webhooks", content(
             (String = "text/plain"),

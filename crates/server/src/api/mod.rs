@@ -16,6 +16,7 @@ mod limit;
 mod metrics;
 mod notifications;
 mod operations;
+mod overview;
 mod page;
 mod portal;
 mod preferences;
@@ -118,6 +119,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(users::routes())
         .merge(health::routes())
         .merge(metrics::routes())
+        .merge(overview::routes())
         .merge(status::routes())
         .merge(clock::routes())
 }

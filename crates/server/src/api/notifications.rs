@@ -11,7 +11,7 @@ use super::{
     AppState,
     extract::Query,
     page::{Page, Paging},
-    scope::{CanRead, Scoped},
+    scope::{CanRead, ScopedListing},
 };
 use crate::problem::{Problem, ReadProblems};
 
@@ -115,16 +115,17 @@ impl From<StoredNotification> for NotificationView {
 
 /// List notifications
 ///
-/// Notifications sent to owners: failing and recovered webhooks, opened and recovered circuits, disabled webhooks, dead deliveries, DNS failures,
-/// secrets due for rotation, reached quotas. Repeated occurrences are grouped. Kept for 30 days.
+/// Notifications sent to owners: failing and recovered webhooks, opened and recovered circuits, disabled webhooks, dead
+/// deliveries, DNS failures, secrets due for rotation, reached quotas. Repeated occurrences are grouped. Kept for 30 days.
+/// With an admin key, `tenant_id=*` lists those of all tenants.
 #[utoipa::path(
     get, path = "/v1/notifications", operation_id = "listNotifications", tag = "notifications", params(Paging),
     responses((status = 200, description = "Newest first", body = Page<NotificationView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(paging), .. }: Scoped<CanRead, (), Query<Paging>>,
+    ScopedListing { tenants, query: Query(paging), .. }: ScopedListing<CanRead, Query<Paging>>,
 ) -> Result<axum::Json<Page<NotificationView>>, Problem> {
-    let found = app.list_notifications(tenant, paging.request()?).await?;
+    let found = app.list_notifications(tenants, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(found, |one| one.notification.id, NotificationView::from)))
 }

@@ -7,15 +7,19 @@ use axum::{
     http::{Extensions, HeaderMap, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use redrive_core::{AttemptId, DeliveryId, EventId, OperationId, WebhookId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
     AppState,
-    extract::{Json, NoBody, OptionalJson, OptionalPayloadJson, PayloadJson, Query},
+    extract::{Id, Ids, Json, NoBody, OptionalJson, OptionalPayloadJson, PayloadJson, Query},
 };
 use crate::{
-    app::{Actor, App, AppError, Caller, Capability, Scope, TenantView, session::is_token_of},
+    app::{
+        Actor, App, AppError, Caller, Capability, Scope, TenantSelection, TenantView,
+        across_tenants::ObjectId, session::is_token_of,
+    },
     problem::Problem,
     request::{client_address, cookie},
 };
@@ -95,7 +99,7 @@ impl RequiredScope for CanErase {
 
 impl RequiredScope for ViewsAllTenants {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.require_all_tenants()
+        caller.require_all_tenants().map(|_| ())
     }
 }
 
@@ -155,7 +159,7 @@ pub(super) type ScopedBody<N, P, B> = Scoped<N, P, Query<TenantQuery>, B>;
 impl<N, P, Q, B> FromRequest<AppState> for Scoped<N, P, Q, B>
 where
     N: RequiredScope,
-    P: FromRequestParts<AppState> + Send,
+    P: FromRequestParts<AppState> + PathObject + Send,
     Q: FromRequestParts<AppState> + TenantParameter + Send,
     B: FromRequest<AppState> + TenantParameter + Send,
 {
@@ -169,9 +173,90 @@ where
         let query = Q::from_request_parts(&mut parts, app).await.map_err(IntoResponse::into_response)?;
         let body = B::from_request(Request::from_parts(parts, body), app).await;
         let body = body.map_err(IntoResponse::into_response)?;
-        let tenant = resolve_tenant(app, &actor, body.tenant_id(), query.tenant_id()).await;
+        let named = body.tenant_id().or(query.tenant_id());
+        let tenant = app.resolve_tenant_of(&actor, named, path.object()).await;
         let tenant = tenant.map_err(|error| Problem::from(error).into_response())?;
         Ok(Self { actor, tenant, path, query, body, required })
+    }
+}
+
+/// Authorized request for a listing, which an admin may run over all tenants. It is checked in this order: permission,
+/// query, tenant.
+pub(super) struct ScopedListing<N, Q> {
+    /// The tenants to list.
+    pub(super) tenants: TenantSelection,
+    /// The query.
+    pub(super) query: Q,
+    required: PhantomData<N>,
+}
+
+impl<N, Q> FromRequestParts<AppState> for ScopedListing<N, Q>
+where
+    N: RequiredScope,
+    Q: FromRequestParts<AppState> + TenantParameter + Send,
+{
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Response> {
+        let authorized = Authorized::<N>::from_request_parts(parts, app).await;
+        let Authorized(actor, required) = authorized.map_err(IntoResponse::into_response)?;
+        let query = Q::from_request_parts(parts, app).await.map_err(IntoResponse::into_response)?;
+        let tenants = app.resolve_tenants(&actor, query.tenant_id()).await;
+        let tenants = tenants.map_err(|error| Problem::from(error).into_response())?;
+        Ok(Self { tenants, query, required })
+    }
+}
+
+/// Id of a kind of object. Those of events, deliveries and webhooks are unique over all tenants, so an admin need not
+/// name the tenant.
+pub(super) trait Identifies {
+    /// Returns the object, if its tenant can be found by its id.
+    fn object(&self) -> Option<ObjectId> {
+        None
+    }
+}
+
+/// Implements [`Identifies`] for ids by which a tenant can be found.
+macro_rules! identifies {
+    ($($id:ty => $kind:ident),+) => {$(
+        impl Identifies for $id {
+            fn object(&self) -> Option<ObjectId> {
+                Some(ObjectId::$kind(*self))
+            }
+        }
+    )+};
+}
+identifies!(EventId => Event, DeliveryId => Delivery, WebhookId => Webhook, AttemptId => Attempt);
+
+impl Identifies for OperationId {}
+
+/// Path of a request, which may name an object.
+pub(super) trait PathObject {
+    /// Returns the object that the path names, if its tenant can be found by its id.
+    fn object(&self) -> Option<ObjectId>;
+}
+
+impl PathObject for () {
+    fn object(&self) -> Option<ObjectId> {
+        None
+    }
+}
+
+impl PathObject for axum::extract::Path<String> {
+    fn object(&self) -> Option<ObjectId> {
+        None
+    }
+}
+
+impl<T: Identifies> PathObject for Id<T> {
+    fn object(&self) -> Option<ObjectId> {
+        self.0.object()
+    }
+}
+
+impl<A: Identifies, B> PathObject for Ids<A, B> {
+    fn object(&self) -> Option<ObjectId> {
+        self.0.object()
     }
 }
 

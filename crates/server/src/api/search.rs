@@ -87,7 +87,7 @@ struct SearchView {
 ///
 /// An id is looked up; any other text is compared with what identifies an object.
 #[utoipa::path(
-    get, path = "/v1/search", operation_id = "search", tag = "search", params(SearchQuery),
+    get, path = "/v1/search", operation_id = "searchObjects", tag = "search", params(SearchQuery),
     responses((status = 200, description = "What was found", body = SearchView), ReadProblems),
 )]
 async fn search(
@@ -119,10 +119,10 @@ pub(crate) struct PayloadQuery {
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<String>>,
     /// Only events published at or after this time (RFC 3339, or a date: midnight UTC); 7 days before `to` by default.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
     /// Only events published before this time, at most 7 days after `from`; now by default.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Time>,
     /// `next_cursor` of the previous response.
     cursor: Option<String>,

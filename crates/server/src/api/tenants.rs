@@ -12,6 +12,7 @@ use redrive_core::{
     FieldError, KeyId, TenantId, Time,
     notification::preferences::TenantPreferences,
     protection::limiter::RateLimit,
+    statistics::tenant_health::{TenantHealth, TenantSort},
     tenancy::{TenantQuotas, TenantRules},
 };
 use redrive_store::{ApiKey, Tenant};
@@ -29,7 +30,9 @@ use super::{
 use crate::{
     app::{
         Actor, AppError, NewKey, Scope,
+        across_tenants::TenantOrder,
         parse::json::{nullable, nullable_object, object},
+        tenants::TenantWithHealth,
     },
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -204,6 +207,53 @@ impl From<Tenant> for TenantView {
     }
 }
 
+/// Health of a tenant.
+#[derive(Clone, Serialize, ToSchema)]
+pub(super) struct TenantHealthView {
+    /// `failing`: fewer than 90 % of the attempts of the last hour succeeded; `degraded`: fewer than 99 %, or a circuit
+    /// is not closed; `idle`: no attempts, and nothing waits; otherwise `healthy`.
+    status: &'static str,
+    /// Deliveries that ended in the last hour.
+    deliveries: u64,
+    /// Attempts in the last hour.
+    attempts: u64,
+    /// Ratio of successful attempts in the last hour, from 0 to 1; null without attempts.
+    success_rate: Option<f64>,
+    /// Number of waiting deliveries, at most 1,000 of each webhook.
+    backlog: u64,
+    /// Circuits that are not closed.
+    open_circuits: u64,
+    /// Number of dead letters, at most 1,000.
+    dead_letters: u64,
+    /// Time of the counts, which are some seconds old.
+    #[schema(value_type = String, format = DateTime)]
+    counted_at: Time,
+}
+
+impl TenantHealthView {
+    pub(super) fn new(health: TenantHealth, counted_at: Time) -> Self {
+        Self {
+            status: health.status().name(),
+            deliveries: health.deliveries,
+            attempts: health.attempts,
+            success_rate: health.success_rate(),
+            backlog: health.backlog,
+            open_circuits: health.open_circuits,
+            dead_letters: health.dead_letters,
+            counted_at,
+        }
+    }
+}
+
+/// Tenant of a listing.
+#[derive(Serialize, ToSchema)]
+struct ListedTenantView {
+    #[serde(flatten)]
+    tenant: TenantView,
+    /// Health of the tenant; null if it was created after the last count.
+    health: Option<TenantHealthView>,
+}
+
 /// Create a tenant
 #[utoipa::path(
     post, path = "/v1/tenants", operation_id = "createTenant", tag = "tenants", request_body = TenantCreate,
@@ -226,6 +276,30 @@ async fn create(
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 
+/// Values of `sort`, for the OpenAPI document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "it is there to be documented")]
+enum SortParameter {
+    Id,
+    Name,
+    Status,
+    Deliveries,
+    SuccessRate,
+    Backlog,
+    OpenCircuits,
+    DeadLetters,
+}
+
+/// Values of `order`, for the OpenAPI document.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "it is there to be documented")]
+enum OrderParameter {
+    Asc,
+    Desc,
+}
+
 /// Filter and paging of a tenant listing.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -233,6 +307,15 @@ async fn create(
 pub(crate) struct TenantsQuery {
     /// Return only tenants whose id starts with this prefix.
     pub(crate) prefix: Option<String>,
+    /// Return only tenants whose id or name contains this text, in any case.
+    pub(crate) search: Option<String>,
+    /// Sort by `id` (default), `name`, `status`, `deliveries`, `success_rate`, `backlog`, `open_circuits` or
+    /// `dead_letters`. Counts change while you page, so pages sorted by them can skip or repeat tenants.
+    #[param(value_type = Option<SortParameter>, inline)]
+    pub(crate) sort: Option<String>,
+    /// `asc` or `desc`. By default counts begin with the largest, all other fields with the smallest.
+    #[param(value_type = Option<OrderParameter>, inline)]
+    pub(crate) order: Option<String>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
     /// Page size: 1 to 500, 50 by default.
@@ -251,21 +334,46 @@ impl TenantsQuery {
         let Self { cursor, limit, offset, tenant_id, .. } = self;
         Paging { cursor: cursor.clone(), limit: *limit, offset: *offset, tenant_id: tenant_id.clone() }
     }
+
+    /// Returns the order and the search.
+    pub(crate) fn order(&self) -> Result<TenantOrder, FieldError> {
+        let sort = |name: &String| {
+            let known = TenantSort::ALL.map(TenantSort::name).join(", ");
+            TenantSort::parse(name).ok_or_else(|| FieldError::new("sort", format!("must be one of {known}")))
+        };
+        let descending = match self.order.as_deref() {
+            None => None,
+            Some("asc") => Some(false),
+            Some("desc") => Some(true),
+            Some(_) => return Err(FieldError::new("order", "must be asc or desc")),
+        };
+        Ok(TenantOrder {
+            search: self.search.clone(),
+            prefix: self.prefix.clone(),
+            sort: self.sort.as_ref().map(sort).transpose()?,
+            descending,
+        })
+    }
 }
 
 /// List tenants
 #[utoipa::path(
     get, path = "/v1/tenants", operation_id = "listTenants", tag = "tenants", params(TenantsQuery),
-    responses((status = 200, description = "By id", body = Page<TenantView>), ReadProblems),
+    responses((status = 200, description = "By id, unless `sort` is given", body = Page<ListedTenantView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    _: Authorized<ViewsAllTenants>,
+    Authorized(actor, _): Authorized<ViewsAllTenants>,
     Query(query): Query<TenantsQuery>,
-) -> Result<axum::Json<Page<TenantView>>, Problem> {
-    let paging = query.paging();
-    let tenants = app.list_tenants(query.prefix.as_deref(), paging.request()?).await?;
-    Ok(axum::Json(paging.page(tenants, |tenant| tenant.id.clone(), TenantView::from)))
+) -> Result<axum::Json<Page<ListedTenantView>>, Problem> {
+    let (paging, order) = (query.paging(), query.order()?);
+    let all = actor.require_all_tenants()?;
+    let (tenants, counted_at) = app.list_tenants_with_health(all, &order, paging.request()?).await?;
+    let view = |listed: TenantWithHealth| ListedTenantView {
+        tenant: listed.tenant.into(),
+        health: listed.health.map(|health| TenantHealthView::new(health, counted_at)),
+    };
+    Ok(axum::Json(paging.page(tenants, |listed| listed.tenant.id.clone(), view)))
 }
 
 /// Returns the tenant named in the path of an admin route.

@@ -27,9 +27,9 @@ pub(super) struct EndedSessionsView {
 /// Ends the sessions of a user in all browsers, within a second on all nodes. Also remove the user from the groups at the
 /// identity provider, or the user can log in again.
 #[utoipa::path(
-    delete, path = "/v1/users/{subject}/sessions", tag = "tenants",
+    delete, path = "/v1/users/{subject}/sessions", operation_id = "endUserSessions", tag = "tenants",
     params(("subject" = String, Path, description = "Subject of the user at the identity provider, as in the audit log after `oidc:`")),
-    responses((status = 200, body = EndedSessionsView), ChangeProblems),
+    responses((status = 200, description = "The number of ended sessions", body = EndedSessionsView), ChangeProblems),
 )]
 async fn end_sessions(
     State(app): State<AppState>,

@@ -1,9 +1,12 @@
 //! Authenticated callers and their permissions.
 
-use redrive_core::{KeyId, TenantId, Time, tenancy::user_role::UserRole};
+use redrive_core::{FieldError, KeyId, TenantId, Time, tenancy::user_role::UserRole};
 use redrive_store::{ApiKey, SessionUser};
 
 use super::{AppError, TenantView};
+
+/// Value of `tenant_id` that selects all tenants.
+pub const ALL_TENANTS: &str = "*";
 
 /// Scope of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -236,17 +239,13 @@ impl Caller {
         self.role.tenant_id().is_none()
     }
 
-    /// Rejects callers that may view only one tenant.
-    pub fn require_all_tenants(&self) -> Result<(), AppError> {
-        match self.may_view_all_tenants() {
-            true => Ok(()),
-            false => Err(AppError::Forbidden("an admin key is required".into())),
-        }
-    }
-
     /// Returns the tenant to act for. A caller that is limited to one tenant may not name another one.
     pub fn resolve_tenant(&self, named: Option<&str>) -> Result<TenantId, AppError> {
         match &self.role {
+            Role::Admin | Role::Operator | Role::Viewer if named == Some(ALL_TENANTS) => {
+                let detail = "* (all tenants) is accepted only by listings; name one tenant";
+                Err(FieldError::new("tenant_id", detail).into())
+            }
             Role::Admin | Role::Operator | Role::Viewer => {
                 Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default())
             }
@@ -401,5 +400,8 @@ mod tests {
         assert!(key(&Scope::ALL).resolve_tenant(Some("acme")).is_ok());
         assert!(key(&Scope::ALL).resolve_tenant(Some("other")).is_err());
         assert!(key(&Scope::ALL).require_admin().is_err());
+        assert!(admin.require_all_tenants().is_ok() && key(&Scope::ALL).require_all_tenants().is_err());
+        assert!(admin.resolve_tenant(Some("*")).unwrap_err().to_string().contains("only by listings"));
+        assert!(matches!(key(&Scope::ALL).resolve_tenant(Some("*")), Err(AppError::Forbidden(_))));
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 use redrive_core::{FailureCategory, WebhookId, delivery::recovery::Recoverability};
 use redrive_store::{DeadGroup, DeliveryFilter, EndedCounts};
 
-use super::{App, AppError, TenantView};
+use super::{App, AppError, TenantSelection};
 
 /// Maximum number of dead letters read for one count, which bounds the time of a request.
 const MAX_COUNTED: usize = 50_000;
@@ -40,7 +40,7 @@ pub struct DeadStats {
     pub by_event_type: TopCounts<String>,
     /// Counts by webhook.
     pub by_webhook: TopCounts<WebhookId>,
-    /// Deliveries of the whole tenant that ended within the last hour and the last 24 hours.
+    /// Deliveries of the whole tenant, or of all, that ended within the last hour and the last 24 hours.
     pub ended: [EndedCounts; 2],
 }
 
@@ -59,17 +59,16 @@ fn top_counts<K: Eq + Hash + Ord + Clone>(
 }
 
 impl App {
-    /// Counts a tenant's dead letters.
+    /// Counts the dead letters of one tenant, or of all.
     pub async fn dead_stats(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         filter: DeliveryFilter,
     ) -> Result<DeadStats, AppError> {
-        let view = tenant.into();
-        let (filter, tenant_id) = (view.restrict(filter), view.id);
+        let tenants = tenants.into();
         let now = self.engine.clock().now();
         let bounds = [now.saturating_sub(HOUR), now.saturating_sub(DAY)];
-        let counted = self.store().count_dead(tenant_id.clone(), filter, bounds, MAX_COUNTED).await?;
+        let counted = self.read_dead_counts(&tenants, filter, bounds, MAX_COUNTED).await?;
         let groups = &counted.groups;
         let sum = |of: &dyn Fn(&DeadGroup) -> bool| -> u64 {
             groups.iter().filter(|group| of(group)).map(|group| group.count).sum()
@@ -90,7 +89,7 @@ impl App {
             },
             by_event_type: top_counts(groups, |group| group.event_type.clone()),
             by_webhook: top_counts(groups, |group| group.webhook_id),
-            ended: self.recent_ends(tenant_id, now).await?,
+            ended: self.recent_ends(&tenants, now).await?,
         })
     }
 }

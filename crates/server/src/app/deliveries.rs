@@ -1,7 +1,9 @@
 //! Deliveries: status, wait reason, retry and cancellation.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redrive_core::{
-    DeliveryId, DeliveryStatus, TenantId,
+    DeliveryId, DeliveryStatus, TenantId, WebhookId,
     delivery::{REASON_BY_REQUEST, lane::Priority},
     dispatch::gate::WaitingOn,
 };
@@ -14,7 +16,8 @@ use redrive_store::{
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, ErrorCode, TenantView,
+    Actor, App, AppError, ErrorCode, TenantSelection, TenantView,
+    across_tenants::read_each,
     audit::{AuditChange, AuditedAction},
     endpoint_successes::EndpointSuccesses,
 };
@@ -62,7 +65,7 @@ impl App {
         let view = tenant.into();
         let delivery = self.visible_delivery(&view, id).await?;
         let mut details = [self.details(delivery).await?];
-        self.add_endpoint_successes(&view, &mut details).await?;
+        self.add_endpoint_successes(&TenantSelection::from(&view), &mut details).await?;
         let [details] = details;
         Ok(details)
     }
@@ -83,19 +86,18 @@ impl App {
     /// Lists deliveries, newest event first.
     pub async fn list_deliveries(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         selection: impl Into<DeliverySelection>,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
-        let (view, DeliverySelection { filter, circuit_blocked }) = (tenant.into(), selection.into());
-        let (tenant_id, filter) = (view.id.clone(), view.restrict(filter));
+        let (tenants, DeliverySelection { filter, circuit_blocked }) = (tenants.into(), selection.into());
         if circuit_blocked {
-            return self.list_circuit_blocked(tenant_id, filter, page).await;
+            return self.list_circuit_blocked(&tenants, filter, page).await;
         }
         if filter.status == Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) {
-            return self.list_in_flight(tenant_id, filter, page).await;
+            return self.list_in_flight(&tenants, filter, page).await;
         }
-        let ListingPage { found, stopped } = self.store().list_deliveries(tenant_id, filter, page).await?;
+        let ListingPage { found, stopped } = self.read_deliveries(&tenants, filter, page).await?;
         Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
     }
 
@@ -104,7 +106,7 @@ impl App {
     /// another one follows.
     async fn list_circuit_blocked(
         &self,
-        tenant_id: TenantId,
+        tenants: &TenantSelection,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
@@ -112,7 +114,7 @@ impl App {
         let (mut blocked, mut skipped) = (Vec::new(), 0);
         let mut at = PageRequest { offset: 0, limit: CIRCUIT_BLOCKED_BATCH_SIZE, ..page };
         for _ in 0..MAX_CIRCUIT_BLOCKED_BATCHES {
-            let listed = self.store().list_deliveries(tenant_id.clone(), filter.clone(), at).await?;
+            let listed = self.read_deliveries(tenants, filter.clone(), at).await?;
             let is_last = listed.found.len() < CIRCUIT_BLOCKED_BATCH_SIZE as usize;
             let last = listed
                 .found
@@ -142,14 +144,14 @@ impl App {
     /// are in flight, so pages of leased deliveries are read until a page of deliveries in flight is complete.
     async fn list_in_flight(
         &self,
-        tenant_id: TenantId,
+        tenants: &TenantSelection,
         filter: DeliveryFilter,
         mut page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let limit = page.limit as usize;
         let mut in_flight = Vec::new();
         loop {
-            let listed = self.store().list_deliveries(tenant_id.clone(), filter.clone(), page).await?;
+            let listed = self.read_deliveries(tenants, filter.clone(), page).await?;
             let ListingPage { found, stopped } = listed;
             let is_last = found.len() < limit;
             let last = found
@@ -172,15 +174,14 @@ impl App {
     /// Lists dead deliveries that were not redriven.
     pub async fn list_dead(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
-        let view = tenant.into();
-        let filter = view.restrict(filter);
-        let ListingPage { found, stopped } = self.store().list_dead(view.id.clone(), filter, page).await?;
+        let tenants = tenants.into();
+        let ListingPage { found, stopped } = self.read_dead(&tenants, filter, page).await?;
         let mut found = self.details_for_all(found).await?;
-        self.add_endpoint_successes(&view, &mut found).await?;
+        self.add_endpoint_successes(&tenants, &mut found).await?;
         Ok(ListingPage { found, stopped })
     }
 
@@ -264,13 +265,17 @@ impl App {
         Ok(details)
     }
 
-    /// Loads the webhooks of a tenant's deliveries into memory with one read.
+    /// Loads the webhooks of deliveries into memory with one read per tenant.
     pub(super) async fn load_webhooks_of(&self, deliveries: &[Delivery]) -> Result<(), AppError> {
-        let Some(first) = deliveries.first() else { return Ok(()) };
-        let mut ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook_id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(self.engine.load_webhooks(&first.tenant_id, &ids).await?)
+        let mut by_tenant: BTreeMap<&TenantId, BTreeSet<WebhookId>> = BTreeMap::new();
+        for delivery in deliveries {
+            by_tenant.entry(&delivery.tenant_id).or_default().insert(delivery.webhook_id);
+        }
+        let by_tenant: Vec<(&TenantId, Vec<WebhookId>)> =
+            by_tenant.into_iter().map(|(tenant_id, ids)| (tenant_id, ids.into_iter().collect())).collect();
+        let load = by_tenant.iter().map(|(tenant_id, ids)| self.engine.load_webhooks(tenant_id, ids));
+        read_each(load).await?;
+        Ok(())
     }
 
     /// Adds the state that only this node knows.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redrive_core::{Time, WebhookId};
 use redrive_store::MinuteRollup;
 
-use super::{App, AppError, TenantView, deliveries::DeliveryDetails};
+use super::{App, AppError, TenantSelection, deliveries::DeliveryDetails};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Time for which attempts per minute are kept, without the current hour.
@@ -24,7 +24,7 @@ impl App {
     /// Adds the successes of their endpoints to dead deliveries.
     pub(super) async fn add_endpoint_successes(
         &self,
-        view: &TenantView,
+        tenants: &TenantSelection,
         details: &mut [DeliveryDetails],
     ) -> Result<(), AppError> {
         let died_at = |one: &DeliveryDetails| one.delivery.dead_reason.and(one.delivery.ended_at);
@@ -34,8 +34,12 @@ impl App {
         webhooks.dedup();
         let Some(first) = details.iter().filter_map(died_at).min() else { return Ok(()) };
         let oldest = self.engine.clock().now().saturating_sub(COUNTED_TIME);
+        let tenant_id = match tenants {
+            TenantSelection::One(view) => Some(&view.id),
+            TenantSelection::All(_) => None,
+        };
         let minutes =
-            self.engine.rollups(Some(&view.id), webhooks, first.saturating_sub(MINUTE).max(oldest)).await?;
+            self.engine.rollups(tenant_id, webhooks, first.saturating_sub(MINUTE).max(oldest)).await?;
         for one in details {
             if let Some(died_at) = died_at(one) {
                 let count = successes_since(&minutes, one.delivery.webhook_id, died_at.max(oldest));

@@ -9,7 +9,7 @@ use redrive_store::{EventFilter, ListingPage, PageRequest, StoreError, StoredEve
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, ErrorCode, TenantView,
+    Actor, App, AppError, ErrorCode, TenantSelection, TenantView,
     audit::{AuditChange, AuditedAction},
     quota::QuotaReservation,
 };
@@ -146,11 +146,11 @@ impl App {
     /// Lists events, newest first.
     pub async fn list_events(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         filter: EventFilter,
         page: PageRequest<EventId>,
     ) -> Result<ListingPage<StoredEvent, EventId>, AppError> {
-        Ok(self.store().list_events(tenant.into().id, filter, page).await?)
+        self.read_events(&tenants.into(), filter, page).await
     }
 
     /// Replays an event.

@@ -1,6 +1,7 @@
 //! Use cases of Redrive, with authorization and validation. The API, the CLI and the dashboard must make every
 //! change through this module.
 
+pub mod across_tenants;
 pub mod attempts;
 pub mod audit;
 pub mod auth;
@@ -67,6 +68,7 @@ use redrive_core::{
 use redrive_engine::{Engine, ServiceKind, clock::monotonic_now};
 use redrive_store::{Store, StoreError};
 
+pub use across_tenants::TenantSelection;
 pub use audit::Actor;
 pub use auth::{Caller, Capability, Scope};
 pub use error::AppError;
@@ -79,8 +81,8 @@ pub use user_login::UserLogin;
 pub use view::TenantView;
 
 use self::{
-    export::ExportLimiter, login_limit::FailedLogins, payload_search::PayloadSearchLimiter, quota::Quotas,
-    session::Sessions,
+    across_tenants::HealthCache, export::ExportLimiter, login_limit::FailedLogins,
+    payload_search::PayloadSearchLimiter, quota::Quotas, session::Sessions,
 };
 use crate::config::TenantMetricsAccess;
 
@@ -143,6 +145,8 @@ pub struct App {
     store_counter: metrics::StoreCounter,
     /// Values of tenants and webhooks, for the metrics that name them.
     tenant_metrics: metrics::TenantMetrics,
+    /// Last health of all tenants.
+    tenant_health: HealthCache,
     draining: AtomicBool,
     /// Time and result of the last check whether the store accepts writes.
     last_ping: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
@@ -177,6 +181,7 @@ impl App {
             metrics: Mutex::new(metrics),
             store_counter: metrics::StoreCounter::default(),
             tenant_metrics: metrics::TenantMetrics::default(),
+            tenant_health: HealthCache::default(),
             draining: AtomicBool::new(false),
             last_ping: Default::default(),
         })

@@ -3,16 +3,22 @@
 use redrive_core::NotificationId;
 use redrive_store::{ListingPage, PageRequest, StoredNotification};
 
-use super::{App, AppError, TenantView, view::VisiblePage};
+use super::{App, AppError, TenantSelection, view::VisiblePage};
 
 impl App {
-    /// Lists a tenant's notifications, newest first.
+    /// Lists notifications, newest first.
     pub async fn list_notifications(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         page: PageRequest<NotificationId>,
     ) -> Result<ListingPage<StoredNotification, NotificationId>, AppError> {
-        let view = tenant.into();
+        let view = match tenants.into() {
+            TenantSelection::One(view) => view,
+            TenantSelection::All(all) => {
+                let found = self.read_all_notifications(all, page).await?;
+                return Ok(ListingPage { found, stopped: None });
+            }
+        };
         if !view.tenant_managed_only {
             let found = self.store().list_notifications(view.id, page).await?;
             return Ok(ListingPage { found, stopped: None });

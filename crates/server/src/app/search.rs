@@ -3,7 +3,7 @@
 use redrive_core::{TenantId, event::event_type, search::SearchText};
 use redrive_store::{EventFilter, PageRequest, StoredEvent};
 
-use super::{App, AppError, Caller, TenantView, auth::Role};
+use super::{App, AppError, Caller, TenantView, across_tenants::ObjectId, auth::Role};
 
 /// Maximum number of hits of one kind.
 const MAX_HITS: usize = 8;
@@ -115,6 +115,9 @@ impl App {
         let mut result = SearchResult { is_complete: true, ..SearchResult::default() };
         if text.is_id() {
             result.hits = self.find_by_id(&view, text).await?;
+            if result.hits.is_empty() && is_admin {
+                result.hits = self.find_by_id_in_any_tenant(caller, text).await?;
+            }
             if !result.hits.is_empty() {
                 return Ok(result);
             }
@@ -126,6 +129,27 @@ impl App {
         self.find_event_types(&view, &text.text, &mut result).await?;
         self.find_events(&view, &text.text, &mut result).await?;
         Ok(result)
+    }
+
+    /// Finds an object by id whatever its tenant, for admins.
+    async fn find_by_id_in_any_tenant(
+        &self,
+        caller: &Caller,
+        text: &SearchText,
+    ) -> Result<Vec<SearchHit>, AppError> {
+        let all = caller.require_all_tenants()?;
+        let objects = [
+            text.delivery_id.map(ObjectId::Delivery),
+            text.event_id.map(ObjectId::Event),
+            text.webhook_id.map(ObjectId::Webhook),
+            text.attempt_id.map(ObjectId::Attempt),
+        ];
+        for object in objects.into_iter().flatten() {
+            if let Some(tenant_id) = self.tenant_of(all, object).await? {
+                return self.find_by_id(&caller.view_of(tenant_id), text).await;
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Finds objects of a tenant by id.

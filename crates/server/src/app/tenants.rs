@@ -1,12 +1,26 @@
 //! Tenants and their keys, for admins.
 
-use redrive_core::{FieldError, KeyId, TenantId, Time, tenancy::TenantRules};
+use std::sync::Arc;
+
+use redrive_core::{
+    FieldError, KeyId, TenantId, Time, statistics::tenant_health::TenantHealth, tenancy::TenantRules,
+};
 use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 
 use super::{
     Actor, App, AppError, Caller, ErrorCode, NewKey, TenantView,
+    across_tenants::{AllTenants, TenantOrder},
     audit::{self, AuditChange, AuditedAction},
 };
+
+/// A tenant of a listing. Its health is unknown if it was created after the last count.
+#[derive(Clone, Debug)]
+pub struct TenantWithHealth {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// Its health.
+    pub health: Option<TenantHealth>,
+}
 
 /// Maximum number of networks that a key can be restricted to.
 const MAX_NETWORKS: usize = 50;
@@ -54,6 +68,7 @@ impl App {
             Ok((tenant, AuditChange { after, ..AuditChange::default() }))
         });
         let created = created.await?;
+        self.tenant_health.invalidate();
         self.request_confirmations(&created.id, &created.rules.notifications.emails).await;
         Ok(created)
     }
@@ -82,6 +97,7 @@ impl App {
             Ok((tenant, AuditChange { before, after, object: None }))
         });
         let changed = changed.await?;
+        self.tenant_health.invalidate();
         let all = changed.rules.notifications.emails.iter();
         let named: Vec<String> = all.filter(|email| !emails.contains(email)).cloned().collect();
         self.request_confirmations(&id, &named).await;
@@ -114,6 +130,7 @@ impl App {
             if !self.engine.delete_tenant(&id).await? {
                 return Err(AppError::NotFound("tenant"));
             }
+            self.tenant_health.invalidate();
             self.keys.reload(self.store()).await?;
             Ok(((), AuditChange { before, ..AuditChange::default() }))
         })
@@ -123,6 +140,43 @@ impl App {
     /// Returns one tenant.
     pub async fn tenant(&self, id: TenantId) -> Result<Tenant, AppError> {
         self.store().tenant(id).await?.ok_or(AppError::NotFound("tenant"))
+    }
+
+    /// Lists tenants in the requested order. The cursor is the last tenant of the previous page.
+    pub async fn list_tenants_with_health(
+        self: &Arc<Self>,
+        all: AllTenants,
+        order: &TenantOrder,
+        page: PageRequest<TenantId>,
+    ) -> Result<(Vec<TenantWithHealth>, Time), AppError> {
+        let health = self.health_of_all_tenants(all).await?;
+        if order.is_by_id() {
+            // A tenant that was created on another node may not have been counted yet.
+            let found = self.list_tenants(order.prefix.as_deref(), page).await?;
+            let with_health = |tenant: Tenant| {
+                let counted = health.tenants.get(&tenant.id).map(|one| one.health);
+                TenantWithHealth { tenant, health: counted }
+            };
+            return Ok((found.into_iter().map(with_health).collect(), health.counted_at));
+        }
+        let sorted = health.sorted(order);
+        let begin = match &page.after {
+            None => 0,
+            Some(after) => {
+                let last = sorted.iter().position(|one| one.tenant.id == *after);
+                1 + last.ok_or_else(|| {
+                    FieldError::new(
+                        "cursor",
+                        "names a tenant that is no longer listed; start from the first page",
+                    )
+                })?
+            }
+        };
+        let listed = sorted.into_iter().skip(begin + page.offset as usize).take(page.limit as usize);
+        let listed = listed
+            .map(|one| TenantWithHealth { tenant: one.tenant.clone(), health: Some(one.health) })
+            .collect();
+        Ok((listed, health.counted_at))
     }
 
     /// Lists tenants by id, optionally only those whose id starts with a prefix.

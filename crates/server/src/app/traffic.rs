@@ -7,7 +7,7 @@ use redrive_core::{
     statistics::traffic::{self, EndedCounts, Point, Range, Resolution, Totals, Traffic},
 };
 
-use super::{App, AppError};
+use super::{App, AppError, TenantSelection};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -26,7 +26,7 @@ pub struct TrafficChart {
 }
 
 impl TrafficChart {
-    fn new(range: Range, now: Time, rollups: Vec<(Time, Traffic)>) -> Self {
+    pub(super) fn new(range: Range, now: Time, rollups: Vec<(Time, Traffic)>) -> Self {
         let points = traffic::points(range, now, rollups);
         let total = Totals::from_traffic(points.iter().map(|point| &point.traffic));
         Self { range, now, points, total }
@@ -59,13 +59,18 @@ impl App {
         Ok((TrafficChart::new(range, now, rollups), recent_ends))
     }
 
-    /// Returns the deliveries of a tenant that ended within the last hour and the last 24 hours, in whole minutes.
+    /// Returns the deliveries that ended within the last hour and the last 24 hours, in whole minutes.
     pub(super) async fn recent_ends(
         &self,
-        tenant_id: TenantId,
+        tenants: &TenantSelection,
         now: Time,
     ) -> Result<[EndedCounts; 2], AppError> {
-        Ok(ended_in(&self.engine.traffic(tenant_id, Resolution::Minute, now.saturating_sub(DAY)).await?, now))
+        let (resolution, from) = (Resolution::Minute, now.saturating_sub(DAY));
+        let minutes = match tenants {
+            TenantSelection::One(view) => self.engine.traffic(view.id.clone(), resolution, from).await?,
+            TenantSelection::All(_) => self.engine.traffic_of_all_tenants(resolution, from).await?,
+        };
+        Ok(ended_in(&minutes, now))
     }
 }
 

@@ -19,7 +19,7 @@ use redrive_engine::{CircuitAction, EventDraft, PublishReceipt, clock};
 use redrive_store::PageRequest;
 
 use super::{
-    Actor, App, AppError, Caller, Capability, ErrorCode, TenantView,
+    Actor, App, AppError, Caller, Capability, ErrorCode, TenantSelection, TenantView,
     audit::{self, AuditChange, AuditedAction},
     confirmations::owner_email,
 };
@@ -246,12 +246,16 @@ impl App {
     /// Lists webhooks, newest first.
     pub async fn list_webhooks(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         page: PageRequest<WebhookId>,
     ) -> Result<Vec<Webhook>, AppError> {
-        let view = tenant.into();
-        let visibility = view.visibility();
-        let found = self.store().list_webhooks(view.id, visibility, page).await?;
+        let found = match tenants.into() {
+            TenantSelection::One(view) => {
+                let visibility = view.visibility();
+                self.store().list_webhooks(view.id, visibility, page).await?
+            }
+            TenantSelection::All(all) => self.read_all_webhooks(all, page).await?,
+        };
         Ok(found.into_iter().map(|webhook| self.current(webhook)).collect())
     }
 

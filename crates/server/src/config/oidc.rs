@@ -89,12 +89,17 @@ impl Oidc {
     pub(crate) fn provider(&self) -> Result<Option<(&str, Url, &str)>, ConfigError> {
         let (issuer, client_id) = match (&self.issuer, &self.client_id) {
             (None, None) => return Ok(None),
-            (None, Some(_)) => return refuse("client_id", "needs oidc.issuer, the URL of the provider; set both"),
+            (None, Some(_)) => {
+                return refuse("client_id", "needs oidc.issuer, the URL of the provider; set both");
+            }
             (Some(issuer), client_id) => (issuer, client_id.as_deref()),
         };
         let url = issuer_url(issuer)?;
         let Some(client_id) = client_id else {
-            return refuse("issuer", "needs oidc.client_id, the identifier of Redrive at the provider; set both");
+            return refuse(
+                "issuer",
+                "needs oidc.client_id, the identifier of Redrive at the provider; set both",
+            );
         };
         if !is_identifier(client_id) {
             return refuse("client_id", "must be 1 to 256 characters without spaces");
@@ -129,7 +134,10 @@ impl Oidc {
             ("admin_groups", &self.admin_groups),
         ];
         if is_configured && all_groups.iter().all(|(_, groups)| groups.is_empty()) {
-            return refuse("admin_groups", "must name a group, or no user may log in; set the groups of a role");
+            return refuse(
+                "admin_groups",
+                "must name a group, or no user may log in; set the groups of a role",
+            );
         }
         for (setting, groups) in all_groups {
             if groups.iter().any(String::is_empty) {

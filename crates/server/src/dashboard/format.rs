@@ -13,6 +13,11 @@ use redrive_core::{
 use super::zone::Zone;
 use crate::mail::texts::MailTexts;
 
+/// Returns the `aria-current` value of the link with this name.
+pub(super) fn is_current(name: impl AsRef<str>, current: impl AsRef<str>) -> bool {
+    name.as_ref() == current.as_ref()
+}
+
 /// Formats a time for a `<time>` element, in the time zone of the page; scripts show how long ago it was.
 pub(super) fn format_time(time: impl Display) -> String {
     let text = time.to_string();

@@ -3,6 +3,7 @@
 //! Pages are read-only. Their scripts make changes through the API, with the session's cookie and token. There is
 //! one file per section; shared code is in `viewer`, `page`, `format` and `live`.
 
+mod all;
 mod assets;
 mod audit;
 mod bulk;
@@ -76,6 +77,11 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/event-types/{id}/edit", get(event_types::edit))
         .route("/dashboard/t/{tenant}/new-event-type", get(event_types::new))
         .route("/dashboard/t/{tenant}/publish", get(publish::page))
+        .route("/dashboard/all", get(all::overview))
+        .route("/dashboard/all/webhooks", get(all::webhooks))
+        .route("/dashboard/all/deliveries", get(all::deliveries))
+        .route("/dashboard/all/dead", get(all::dead))
+        .route("/dashboard/all/notifications", get(all::notifications))
         .route("/dashboard/admin/tenants", get(tenants::list))
         .route("/dashboard/admin/tenants/{id}", get(tenants::one))
         .route("/dashboard/admin/new-tenant", get(tenants::new))

@@ -41,7 +41,7 @@ pub(super) struct OverviewQuery {
 
 impl OverviewQuery {
     /// Returns the requested range, or the last hour if it is missing or unknown.
-    fn range(&self) -> Range {
+    pub(super) fn range(&self) -> Range {
         self.range.as_deref().and_then(Range::parse).unwrap_or(Range::Hour)
     }
 }
@@ -57,10 +57,10 @@ struct OverviewPage {
 }
 
 /// A chart with its title and legend.
-struct ChartCard {
-    title: String,
-    chart: Svg,
-    legend: Svg,
+pub(super) struct ChartCard {
+    pub(super) title: String,
+    pub(super) chart: Svg,
+    pub(super) legend: Svg,
 }
 
 impl ChartCard {
@@ -144,7 +144,8 @@ fn open_for(incident: &IncidentDetails, now: &Time) -> String {
     format::format_duration(end.duration_since(incident.period.opened_at))
 }
 
-fn charts(traffic: &TrafficChart) -> [ChartCard; 3] {
+/// Draws the traffic of a tenant, or of all.
+pub(super) fn charts(traffic: &TrafficChart) -> [ChartCard; 3] {
     let range = traffic.range;
     let slots = TimeSlots::from(range.axis(traffic.now));
     let per = format::format_duration(range.step());

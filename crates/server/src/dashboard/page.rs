@@ -229,6 +229,18 @@ impl<T> FormQuery<T> {
         url::form_urlencoded::Serializer::new(String::new()).extend_pairs(filters).finish()
     }
 
+    /// Returns the URL of the first page sorted by a field. Without `order`, the field's default order applies.
+    pub(super) fn sorted_by(&self, sort: &str, order: Option<&str>) -> String {
+        let is_kept = |name: &str| !matches!(name, "sort" | "order" | "cursor");
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(self.pairs.iter().filter(|(name, _)| is_kept(name)));
+        query.append_pair("sort", sort);
+        if let Some(order) = order {
+            query.append_pair("order", order);
+        }
+        format!("{}?{}", self.path, query.finish())
+    }
+
     /// Returns the URL of the page with one field changed. The cursor is removed unless it is that field.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
         self.with_all(&[(name, value)])

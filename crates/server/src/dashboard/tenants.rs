@@ -2,7 +2,11 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{TenantId, tenancy::TenantRules};
+use redrive_core::{
+    TenantId, Time,
+    statistics::tenant_health::{TenantHealth, TenantSort, TenantStatus},
+    tenancy::TenantRules,
+};
 use redrive_store::Tenant;
 
 use super::{
@@ -12,7 +16,10 @@ use super::{
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
-    app::{Capability, confirmations::AddressStatus, portal},
+    app::{
+        Capability, across_tenants::TenantOrder, confirmations::AddressStatus, portal,
+        tenants::TenantWithHealth,
+    },
 };
 
 /// Rows on one page.
@@ -23,14 +30,74 @@ const PAGE_SIZE: u32 = 50;
 struct ListPage {
     layout: PageContext,
     query: FormQuery<TenantsQuery>,
-    rows: Vec<Tenant>,
+    order: TenantOrder,
+    rows: Vec<TenantWithHealth>,
     next: Option<String>,
+    counted_at: Time,
 }
 
 impl ListPage {
     /// Formats the limits of a tenant.
     fn limits(&self, tenant: &Tenant) -> String {
         limits(&tenant.rules)
+    }
+
+    /// Formats the success rate of a tenant.
+    fn rate(&self, health: &TenantHealth) -> String {
+        health.success_rate().map_or_else(|| "–".to_owned(), format::percent)
+    }
+
+    /// Returns the sortable columns.
+    fn columns(&self) -> Vec<Column> {
+        let column = |sort: TenantSort, title, numeric| {
+            let default = sort.is_descending_by_default();
+            let is_current = self.order.sort.unwrap_or(TenantSort::Id) == sort;
+            let descending = self.order.descending.unwrap_or(default);
+            // A second click reverses the order.
+            let order = if is_current && descending == default { !default } else { default };
+            let order = (order != default).then(|| order_name(order));
+            let link = self.query.sorted_by(sort.name(), order);
+            let state = match (is_current, descending) {
+                (false, _) => "none",
+                (true, true) => "descending",
+                (true, false) => "ascending",
+            };
+            Column { title, numeric, link, state }
+        };
+        vec![
+            column(TenantSort::Id, "Tenant", false),
+            column(TenantSort::Name, "Name", false),
+            column(TenantSort::Status, "Status", false),
+            column(TenantSort::Deliveries, "Deliveries, last hour", true),
+            column(TenantSort::SuccessRate, "Success rate", true),
+            column(TenantSort::Backlog, "Backlog", true),
+            column(TenantSort::OpenCircuits, "Open circuits", true),
+            column(TenantSort::DeadLetters, "Dead letters", true),
+        ]
+    }
+}
+
+/// A sortable column.
+struct Column {
+    title: &'static str,
+    numeric: bool,
+    /// Link to the list sorted by this column.
+    link: String,
+    /// Value of `aria-sort`.
+    state: &'static str,
+}
+
+fn order_name(descending: bool) -> &'static str {
+    if descending { "desc" } else { "asc" }
+}
+
+/// Returns the color of a tenant's status.
+pub(super) fn status_tone(health: &TenantHealth) -> &'static str {
+    match health.status() {
+        TenantStatus::Failing => "bad",
+        TenantStatus::Degraded => "waiting",
+        TenantStatus::Healthy => "good",
+        TenantStatus::Idle => "off",
     }
 }
 
@@ -41,12 +108,15 @@ pub(super) async fn list(
     query: FormQuery<TenantsQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    // Tenant names are lower case, so the search ignores case.
-    let prefix = query.query.prefix.as_ref().map(|prefix| prefix.trim().to_lowercase());
-    let tenants = app.list_tenants(prefix.as_deref(), paging.request()?).await?;
-    let page = paging.page(tenants, |tenant| tenant.id.clone(), |tenant| tenant);
+    let mut order = query.query.order()?;
+    // Ids are lower case, so the prefix ignores case.
+    order.prefix = order.prefix.map(|prefix| prefix.trim().to_lowercase());
+    let all = viewer.actor().require_all_tenants()?;
+    let (tenants, counted_at) = app.list_tenants_with_health(all, &order, paging.request()?).await?;
+    let page = paging.page(tenants, |row| row.tenant.id.clone(), |row| row);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    Html::render(&ListPage { layout: viewer.layout("tenants"), query, rows: page.data, next })
+    let layout = viewer.layout("tenants");
+    Html::render(&ListPage { layout, query, order, rows: page.data, next, counted_at })
 }
 
 #[derive(Template)]

@@ -151,6 +151,11 @@ impl AllTenantsViewer {
     pub(super) fn layout(&self, section: &'static str) -> PageContext {
         PageContext::new(&self.0, TenantId::DEFAULT, section)
     }
+
+    /// Returns the viewer's key or user, and address.
+    pub(super) fn actor(&self) -> &Actor {
+        &self.0.by
+    }
 }
 
 impl FromRequestParts<AppState> for AllTenantsViewer {
@@ -158,7 +163,7 @@ impl FromRequestParts<AppState> for AllTenantsViewer {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
-        allowed(viewer.by.require_all_tenants())?;
+        allowed(viewer.by.require_all_tenants().map(|_| ()))?;
         Ok(Self(viewer))
     }
 }

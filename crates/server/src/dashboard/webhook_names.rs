@@ -46,6 +46,12 @@ impl Names {
     }
 }
 
+impl FromIterator<Names> for Names {
+    fn from_iter<I: IntoIterator<Item = Names>>(parts: I) -> Self {
+        Self(parts.into_iter().flat_map(|part| part.0).collect())
+    }
+}
+
 /// Removes `https://`, which most URLs start with.
 fn bare(url: &str) -> &str {
     url.strip_prefix("https://").unwrap_or(url)

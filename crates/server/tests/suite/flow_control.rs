@@ -233,7 +233,7 @@ async fn circuit_is_forced_open_together_with_the_settings_of_its_webhook() {
 
     for (time, mentions) in [(after(0), "must be in the future"), (after(31 * 86_400), "30 days")] {
         let refused = api.patch(&path, json!({"circuit_breaker_config": {"force_open_until": time}})).await;
-        assert_problem(&refused, 400, "validation_failed", mentions);
+        assert_problem(&refused, 400, "invalid_field", mentions);
     }
     assert_eq!(receiver.count(), 0);
     let ended = json!({"circuit_breaker_config": {"force_open_until": null}});
@@ -477,7 +477,7 @@ async fn flow_control_metrics_have_the_documented_names() {
     ] {
         assert!(text.lines().any(|had| had == line), "no line {line} in:\n{text}");
     }
-    assert!(text.contains("webhook_rate_limit_hits_total") && text.ends_with("# EOF\n"), "{text}");
+    assert!(text.contains("webhook_rate_limit_hits_total") && !text.contains("# EOF"), "{text}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
     reason = "a failed test says where, and tests read the clock"
 )]
 
+mod all_tenants;
 mod attempts;
 mod bad_input;
 mod command_line;

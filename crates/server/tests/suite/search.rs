@@ -141,6 +141,19 @@ async fn foreign_and_hidden_objects_look_nonexistent() {
 }
 
 #[tokio::test]
+async fn admin_finds_ids_of_every_tenant() {
+    let redrive = Redrive::start().await;
+    let acme = tenant(&redrive, "acme").await;
+    let objects = Objects::create(&acme).await;
+    for (kind, id) in objects.ids() {
+        assert_eq!(search(&redrive.api(), text(id)).await, [hit(kind, "id", id)], "{kind}");
+    }
+    let attempt = format!("/v1/attempts/{}", text(&objects.attempt["id"]));
+    assert_eq!(redrive.api().get(&attempt).await.expect(200)["id"], objects.attempt["id"]);
+    assert_eq!(search(&redrive.api(), "acme com").await, [hit("tenant", "name", &json!("acme"))]);
+}
+
+#[tokio::test]
 async fn payloads_are_searched_by_path_and_value_in_pages() {
     let redrive = Redrive::start().await;
     let api = redrive.api();

@@ -4,7 +4,10 @@ use std::{cmp::Reverse, sync::Arc};
 
 use redrive_core::{
     AttemptId, DeadReason, DeliveryId, FailureCategory, WebhookId,
-    delivery::outcome::{AttemptStatus, Outcome},
+    delivery::{
+        code_filter::CodeFilter,
+        outcome::{AttemptStatus, Outcome},
+    },
     webhook::WebhookState,
 };
 
@@ -14,8 +17,8 @@ use super::{
     page,
 };
 use crate::{
-    AttemptCursor, AttemptFilter, CodeFilter, InitialState, ListedAttempt, OutcomeRecord, PageRequest,
-    PruneRequest, StoredAttempt, access_path::MAX_SKIPPED_ROWS,
+    AttemptCursor, AttemptFilter, InitialState, ListedAttempt, OutcomeRecord, PageRequest, PruneRequest,
+    StoredAttempt, access_path::MAX_SKIPPED_ROWS,
 };
 
 /// Number of events in the sample, ten milliseconds apart.

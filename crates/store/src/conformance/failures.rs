@@ -13,7 +13,10 @@ use redrive_core::{
     },
 };
 
-use super::{Harness, at, notifications::send};
+use super::{
+    Harness, at,
+    notifications::{create, send_created},
+};
 use crate::{FailingChange, MinuteRollup, OutcomeRecord, RecordResult, WebhookEffects};
 
 const DONE: RecordResult = RecordResult::Recorded { config_version: None };
@@ -38,8 +41,9 @@ async fn stored_failures(harness: &Arc<Harness>) -> Option<FailureSeries> {
 
 /// Returns the kinds of the notifications that are due by now, with the failures that they name.
 async fn notified(harness: &Arc<Harness>, now: i64) -> Vec<(NotificationKind, Option<u32>)> {
-    let sent = send(harness, now).await;
-    sent.iter().map(|one| (one.notification.kind, one.notification.details.failures)).collect()
+    create(harness, now).await;
+    let sent = send_created(harness, now).await;
+    sent.iter().map(|one| (one.kind, one.details.failures)).collect()
 }
 
 pub async fn failures_keep_their_start_and_end_with_a_success(harness: &mut Arc<Harness>) {

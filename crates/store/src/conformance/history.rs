@@ -42,7 +42,7 @@ fn position_of(event_id: EventId) -> i64 {
 }
 
 /// Publishes events to two webhooks, with deliveries in every state.
-async fn publish_samples(harness: &Harness) -> [WebhookId; 2] {
+pub(super) async fn publish_samples(harness: &Harness) -> [WebhookId; 2] {
     let webhooks = [harness.webhook_id, harness.webhook_id()];
     for n in 0..EVENTS {
         let event = Event {
@@ -90,6 +90,17 @@ async fn apply_outcomes(harness: &Harness, id: DeliveryId, webhook_id: WebhookId
 
 /// Returns whether a delivery matches a filter: the reference implementation of every filter.
 pub(super) fn wanted(delivery: &Delivery, filter: &DeliveryFilter) -> bool {
+    matches_without_event(delivery, filter)
+        && filter.event_id.is_none_or(|event_id| delivery.event_id == event_id)
+        && filter.subject.as_deref().is_none_or(|wanted| subject_of(delivery.event_id) == Some(wanted))
+        && filter.idempotency_key.as_deref().is_none_or(|key| {
+            key_of(position_of(delivery.event_id))
+                .map_or(key == delivery.event_id.to_string(), |own| key == own)
+        })
+}
+
+/// Returns whether a delivery matches a filter that names no event, key or subject.
+pub(super) fn matches_without_event(delivery: &Delivery, filter: &DeliveryFilter) -> bool {
     let status = match filter.status {
         None => true,
         Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
@@ -105,12 +116,6 @@ pub(super) fn wanted(delivery: &Delivery, filter: &DeliveryFilter) -> bool {
         delivery.dead_reason.map(reason_and_kind).map(|(why, kind)| Recoverability::is_likely(why, kind));
     status
         && among(&filter.webhooks, Some(&delivery.webhook_id))
-        && filter.event_id.is_none_or(|event_id| delivery.event_id == event_id)
-        && filter.subject.as_deref().is_none_or(|wanted| subject_of(delivery.event_id) == Some(wanted))
-        && filter.idempotency_key.as_deref().is_none_or(|key| {
-            key_of(position_of(delivery.event_id))
-                .map_or(key == delivery.event_id.to_string(), |own| key == own)
-        })
         && among(&filter.event_types, Some(&delivery.event_type))
         && among(&filter.failure_categories, delivery.failure_category.as_ref())
         && among(&filter.dead_reasons, delivery.dead_reason.as_ref())

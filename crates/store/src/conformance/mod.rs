@@ -6,6 +6,7 @@
 // A case fails by panicking on any error; its name states what must hold.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod across_tenants;
 pub mod archive;
 pub mod attempts;
 pub mod audit;
@@ -369,6 +370,20 @@ macro_rules! conformance_suite {
             payloads_are_scanned_newest_first_in_bounded_steps,
             payloads_of_other_tenants_are_not_scanned,
         }
+        $crate::conformance_theme! { $open, across_tenants:
+            delivery_filters_over_all_tenants_match_the_reference,
+            filter_that_needs_a_tenant_is_refused,
+            paging_over_all_tenants_neither_skips_nor_repeats,
+            events_of_all_tenants_are_listed_newest_first,
+            tenant_of_an_object_is_found_by_its_id,
+            dead_letters_of_all_tenants_are_counted,
+            webhooks_of_all_tenants_are_listed_newest_first,
+            notifications_of_all_tenants_are_listed_newest_first,
+            activity_of_tenants_is_summed_in_pages,
+            traffic_of_all_tenants_is_their_sum,
+            circuits_of_all_tenants_are_listed_by_tenant,
+            waiting_deliveries_are_counted_by_webhook,
+        }
         $crate::conformance_theme! { $open, dead:
             dead_letters_are_counted_by_every_group_field,
             dead_letter_count_stops_at_the_limit,
@@ -536,6 +551,7 @@ mod tests {
     fn every_case_is_in_the_suite() {
         let suite = include_str!("mod.rs");
         let themes = [
+            include_str!("across_tenants.rs"),
             include_str!("archive.rs"),
             include_str!("audit.rs"),
             include_str!("backlog.rs"),

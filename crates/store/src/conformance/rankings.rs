@@ -10,6 +10,7 @@ use redrive_core::{
         rollup::Rollup,
         traffic::{EndedCounts, Resolution, Traffic},
     },
+    webhook::failures::FailingRule,
 };
 
 use super::{Harness, at, closed};
@@ -108,7 +109,7 @@ pub async fn dead_letters_are_ranked_by_tenant_and_webhook(harness: &Arc<Harness
 pub async fn redriven_dead_letters_leave_the_ranking(harness: &Arc<Harness>) {
     let webhook_id = harness.webhook_id;
     let (first, _) = (die(harness, webhook_id).await, die(harness, webhook_id).await);
-    let again = harness.delivery_id(at(5));
+    let again = harness.delivery_id(at(0));
     let retried = harness.retry(first, harness.redrive_options(again), at(5)).await;
     assert!(!matches!(retried, RedriveResult::NotFound), "{retried:?}");
     let ranking = harness.store().rank_dead_letters(10).await.unwrap();
@@ -200,7 +201,12 @@ pub async fn unclosed_circuits_are_listed_by_their_time_without_success(harness:
     let new = harness.fan_out(harness.event(at(0)), &[(webhooks[1], InitialState::Leased)]);
     let id = new.deliveries[0].id;
     harness.publish_new(new).await;
-    let effects = WebhookEffects { failing: Some(FailingChange::Since(at(50))), ..Default::default() };
+    let failed = FailingChange::Failed {
+        since: at(50),
+        category: FailureCategory::Timeout,
+        rule: FailingRule::default(),
+    };
+    let effects = WebhookEffects { failing: Some(failed), ..Default::default() };
     let outcome = harness.outcome(id, 1, Outcome::Dead(DeadReason::Expired), at(60));
     harness.record(OutcomeRecord { webhook_id: webhooks[1], effects, ..outcome }).await;
     set(webhooks[1], CircuitState::HalfOpen, 2, at(400), None).await;

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// All tables in the order in which they are copied. Lanes are created again at the end; nodes, assignments and
 /// the change log are of no use to other nodes. Browser sessions are not copied: people log in again.
-pub(crate) const TABLE_COPIES: [TableCopy; 25] = [
+pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
     TableCopy::new(
         "tenants",
         "tenants t",

@@ -1,10 +1,11 @@
 //! Filters and pages of the listing of attempts.
 
 use redrive_core::{
-    AttemptId, DeliveryId, FailureCategory, Time, WebhookId, delivery::outcome::AttemptStatus,
+    AttemptId, DeliveryId, FailureCategory, Time, WebhookId,
+    delivery::{code_filter::CodeFilter, outcome::AttemptStatus},
 };
 
-use crate::{Attempt, CodeFilter, StoredAttempt};
+use crate::{Attempt, StoredAttempt};
 
 /// Filter of attempts: all given conditions must hold. An empty list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

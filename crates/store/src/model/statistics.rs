@@ -1,5 +1,7 @@
 //! Rollups of webhooks and tenants, counted as deliveries are sent.
 
+use std::collections::BTreeMap;
+
 pub use redrive_core::statistics::traffic::EndedCounts;
 use redrive_core::{
     TenantId, Time, WebhookId,
@@ -35,6 +37,20 @@ pub struct TenantRollup {
     pub expires_at: Time,
     /// The counters.
     pub traffic: Traffic,
+}
+
+/// Id under which the sums of all tenants are stored among the rollups of tenants. No tenant can have it.
+pub(crate) const ALL_TENANTS_ROLLUP_ID: &str = "*";
+
+/// Returns the sums of rollups over their tenants. Their tenant has no meaning.
+pub(crate) fn sum_over_tenants(rollups: &[TenantRollup]) -> Vec<TenantRollup> {
+    let mut sums: BTreeMap<(Resolution, Time), TenantRollup> = BTreeMap::new();
+    for one in rollups {
+        sums.entry((one.resolution, one.start))
+            .and_modify(|sum| sum.traffic.merge(&one.traffic))
+            .or_insert_with(|| TenantRollup { tenant_id: TenantId::default(), ..one.clone() });
+    }
+    sums.into_values().collect()
 }
 
 /// Webhooks of a tenant with failed attempts.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     DeadCounts, DeadGroup, DeliveryFilter,
-    access_path::{AccessPath, IdRange},
+    access_path::{AccessPath, IdRange, ListedTenants},
 };
 
 /// Counts the matching rows among the newest $6 dead letters, in the order of an index that contains all columns
@@ -35,6 +35,24 @@ const HAS_MORE_DEAD: &str =
 const COUNT_DEAD_UP_TO: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant_id = $1
      ORDER BY x.delivery_id DESC LIMIT $2) x";
 
+/// Returns a statement over one tenant, or the same over all tenants, whose first parameter is null.
+fn statement_for(tenants: ListedTenants<'_>, statement: &str) -> String {
+    match tenants {
+        ListedTenants::One(_) => statement.to_owned(),
+        ListedTenants::All => statement.replace("x.tenant_id = $1", "$1::text IS NULL"),
+    }
+}
+
+/// Statements over all tenants, for the same test.
+#[cfg(feature = "conformance")]
+pub(super) fn planned() -> Vec<(String, String)> {
+    let all = |statement| statement_for(ListedTenants::All, statement);
+    vec![
+        ("count dead letters of all tenants".into(), all(COUNT_DEAD)),
+        ("more dead letters of all tenants".into(), all(HAS_MORE_DEAD)),
+    ]
+}
+
 /// Statements whose cost must be proportional to what they count; a test checks their query plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
@@ -45,18 +63,19 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 3] = [
 
 pub(super) async fn count(
     session: Tx,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &DeliveryFilter,
     bounds: [Time; 2],
     max: usize,
 ) -> Result<DeadCounts, Failure> {
     let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
     let query = FilterValues::new(filter, AccessPath::Dead);
+    let tenant = tenants.one().map(TenantId::as_str);
     let rows = session
         .query(
-            COUNT_DEAD,
+            &statement_for(tenants, COUNT_DEAD),
             &[
-                &tenant_id.as_str(),
+                &tenant,
                 &Col(low),
                 &Col(high),
                 &Col(bounds[0]),
@@ -84,8 +103,9 @@ pub(super) async fn count(
         })
     };
     let groups = rows.iter().map(read).collect::<Result<_, _>>()?;
-    let beyond: Values<'_> = &[&tenant_id.as_str(), &Col(low), &Col(high), &(max as i64)];
-    Ok(DeadCounts { groups, more: session.exists(HAS_MORE_DEAD, beyond).await? })
+    let beyond: Values<'_> = &[&tenant, &Col(low), &Col(high), &(max as i64)];
+    let more = session.exists(&statement_for(tenants, HAS_MORE_DEAD), beyond).await?;
+    Ok(DeadCounts { groups, more })
 }
 
 /// Counts the dead letters of a tenant, up to the given maximum.

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
     PageRequest, PayloadPage, PayloadScan, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent,
-    access_path::AccessPath,
+    access_path::{AccessPath, ListedTenants},
 };
 
 macro_rules! event {
@@ -227,7 +227,9 @@ impl History for Postgres {
     ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>> {
         Box::pin(async move {
             let listed = self
-                .list_for(&tenant_id, |session| listing::events(session, &tenant_id, &filter, page))
+                .list_for(&tenant_id, |session| {
+                    listing::events(session, ListedTenants::One(&tenant_id), &filter, page)
+                })
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
@@ -259,9 +261,11 @@ impl History for Postgres {
         page: PageRequest<DeliveryCursor>,
     ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         Box::pin(async move {
-            let way = listing::ListingPlan { lead: AccessPath::for_filter(&filter), dead: false };
+            let way = listing::ListingPlan { lead: AccessPath::for_filter(&filter), dead: false, all: false };
             let listed = self
-                .list_for(&tenant_id, |session| listing::deliveries(session, &tenant_id, way, &filter, page))
+                .list_for(&tenant_id, |session| {
+                    listing::deliveries(session, ListedTenants::One(&tenant_id), way, &filter, page)
+                })
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
@@ -274,9 +278,12 @@ impl History for Postgres {
         page: PageRequest<DeliveryCursor>,
     ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         Box::pin(async move {
-            let way = listing::ListingPlan { lead: AccessPath::for_dead_filter(&filter), dead: true };
+            let way =
+                listing::ListingPlan { lead: AccessPath::for_dead_filter(&filter), dead: true, all: false };
             let listed = self
-                .list_for(&tenant_id, |session| listing::deliveries(session, &tenant_id, way, &filter, page))
+                .list_for(&tenant_id, |session| {
+                    listing::deliveries(session, ListedTenants::One(&tenant_id), way, &filter, page)
+                })
                 .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
@@ -290,7 +297,10 @@ impl History for Postgres {
         max: usize,
     ) -> StoreFuture<'_, DeadCounts> {
         Box::pin(async move {
-            self.list_for(&tenant_id, |session| dead::count(session, &tenant_id, &filter, bounds, max)).await
+            self.list_for(&tenant_id, |session| {
+                dead::count(session, ListedTenants::One(&tenant_id), &filter, bounds, max)
+            })
+            .await
         })
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
     StoredEvent,
-    access_path::{AccessPath, IdRange, PageBuilder, cursor_after},
+    access_path::{AccessPath, IdRange, ListedTenants, PageBuilder, cursor_after},
 };
 
 /// Maximum candidates of one statement, over all of its keys.
@@ -30,6 +30,8 @@ pub(super) struct ListingPlan {
     pub(super) lead: AccessPath,
     /// Whether only dead letters are listed.
     pub(super) dead: bool,
+    /// Whether those of all tenants are listed. The parameter `$1` is null then.
+    pub(super) all: bool,
 }
 
 /// Selects the newest rows of a table for one key; `$2` to `$4` are the id range and the number of rows.
@@ -76,6 +78,12 @@ macro_rules! newest_of_webhooks {
         )
     };
 }
+/// Selects the newest events of all tenants. The conditions on the id select the partitions.
+const NEWEST_OF_ALL_EVENTS: &str =
+    "SELECT e.id, e.event_type, e.subject, e.idempotency_key, e.source, e.tenant_id FROM events e
+     WHERE uuid_send(e.id) >= uuid_send($2::uuid) AND uuid_send(e.id) < uuid_send($3::uuid)
+         AND e.id >= $2::uuid AND e.id < $3::uuid
+     ORDER BY uuid_send(e.id) DESC LIMIT $4";
 /// Selects the newest events with the columns that filters use.
 macro_rules! newest_events {
     ($condition:literal) => {
@@ -86,9 +94,29 @@ macro_rules! newest_events {
     };
 }
 
+/// Returns the statement that yields candidate ids of an access path over all tenants, newest first.
+fn leading_of_all(access_path: AccessPath) -> &'static str {
+    match access_path {
+        AccessPath::Webhooks => {
+            newest_of_each!("$6::uuid[]", newest!("deliveries", "id", "x.webhook_id = leg.key"))
+        }
+        AccessPath::UndeliveredOfWebhooks => {
+            newest_of_each!("$6::uuid[]", newest!("undelivered", "delivery_id", "x.webhook_id = leg.key"))
+        }
+        AccessPath::DeadOfWebhooks => {
+            newest_of_each!("$6::uuid[]", newest!("dead", "delivery_id", "x.webhook_id = leg.key"))
+        }
+        access_path => leading(access_path),
+    }
+}
+
 /// Returns the statement that yields candidate ids of an access path, newest first.
 fn leading(access_path: AccessPath) -> &'static str {
     match access_path {
+        AccessPath::EventsOfAllTenants => NEWEST_OF_ALL_EVENTS,
+        AccessPath::DeliveriesOfAllTenants => newest!("deliveries", "id", "true"),
+        AccessPath::UndeliveredOfAllTenants => newest!("undelivered", "delivery_id", "true"),
+        AccessPath::DeadOfAllTenants => newest!("dead", "delivery_id", "true"),
         // The id range selects the event.
         AccessPath::Event(_) | AccessPath::Tenant => newest_events!(""),
         // The effective key of an event without an idempotency key is its id.
@@ -187,20 +215,26 @@ fn deliveries_statement(plan: ListingPlan) -> String {
         true => (FROM_EVENTS, "e.id DESC, d.id DESC"),
         false => (FROM_DELIVERIES, "c.id DESC"),
     };
-    statement(
-        leading(plan.lead),
-        &format!("{DELIVERY} {of}{DELIVERY_CONDITIONS}{EVENT_CONDITIONS}{dead}"),
-        order,
-    )
+    let (leading, of) = match plan.all {
+        true => (leading_of_all(plan.lead), of.replace("d.tenant_id = $1", "$1::text IS NULL")),
+        false => (leading(plan.lead), of.to_owned()),
+    };
+    statement(leading, &format!("{DELIVERY} {of}{DELIVERY_CONDITIONS}{EVENT_CONDITIONS}{dead}"), order)
 }
 
 fn events_statement(access_path: AccessPath) -> String {
     // Only the parameters about events are passed, so they are renumbered.
     let renumbered =
         |sql: &str| sql.replace("$7", "$6").replace("$16", "$7").replace("$17", "$8").replace("$18", "$9");
-    let of = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
-         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = $1 AND e.id = c.id LIMIT 1) e
-         WHERE ($10::text IS NULL OR c.source = $10::text)";
+    let (tenant, condition) = match access_path {
+        AccessPath::EventsOfAllTenants => ("c.tenant_id", "$1::text IS NULL AND "),
+        _ => ("$1", ""),
+    };
+    let of = format!(
+        "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
+         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant_id = {tenant} AND e.id = c.id LIMIT 1) e
+         WHERE {condition}($10::text IS NULL OR c.source = $10::text)"
+    );
     let ask = renumbered(EVENT_CONDITIONS).replace("e.", "c.");
     statement(&renumbered(leading(access_path)), &format!("{EVENT} {of}{ask}"), "c.id DESC")
 }
@@ -324,7 +358,7 @@ impl<T> ListingRows<T> {
 /// Lists deliveries. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) async fn deliveries(
     session: Tx,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     plan: ListingPlan,
     filter: &DeliveryFilter,
     page: PageRequest<DeliveryCursor>,
@@ -344,7 +378,7 @@ pub(super) async fn deliveries(
         let (low, high) = (Col(low), Col(high));
         let rows = stride(&walk, query.key_count(access_path));
         let (max, missing) = (rows as i64, walk.missing() as i64);
-        let tenant = tenant_id.as_str();
+        let tenant = tenants.one().map(TenantId::as_str);
         // Without a cursor, everything comes after it.
         let after_event = Col(after.map_or([0xff; 16], |after| *after.event_id.as_bytes()));
         let after_delivery = Col(after.map_or([0xff; 16], |after| *after.delivery_id.as_bytes()));
@@ -397,11 +431,11 @@ pub(super) async fn deliveries(
 /// Lists events. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) async fn events(
     session: Tx,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &EventFilter,
     page: PageRequest<EventId>,
 ) -> Result<Option<ListingPage<StoredEvent, EventId>>, Failure> {
-    let access_path = AccessPath::for_event_filter(filter);
+    let access_path = AccessPath::for_event_filter(tenants, filter);
     let statement = events_statement(access_path);
     let types = possible(&filter.event_types);
     let key_id: Option<Col<EventId>> =
@@ -416,7 +450,7 @@ pub(super) async fn events(
         let IdRange { low, high } = narrowed(IdRange::for_events(filter, after), access_path);
         let rows = stride(&walk, 1);
         let values: [&(dyn ToSql + Sync); 10] = [
-            &tenant_id.as_str(),
+            &tenants.one().map(TenantId::as_str),
             &Col(low),
             &Col(high),
             &(rows as i64),
@@ -448,18 +482,30 @@ pub(super) async fn events(
 pub(super) fn planned() -> Vec<(String, String)> {
     let filters = crate::access_path::planned_filters();
     let deliveries = filters.iter().flat_map(|(name, filter)| {
-        let all = ListingPlan { lead: AccessPath::for_filter(filter), dead: false };
-        let dead = ListingPlan { lead: AccessPath::for_dead_filter(filter), dead: true };
+        let plan = |lead, dead| ListingPlan { lead, dead, all: false };
         [
-            (format!("deliveries {name}"), deliveries_statement(all)),
-            (format!("dead {name}"), deliveries_statement(dead)),
+            (format!("deliveries {name}"), deliveries_statement(plan(AccessPath::for_filter(filter), false))),
+            (format!("dead {name}"), deliveries_statement(plan(AccessPath::for_dead_filter(filter), true))),
         ]
     });
+    let across = filters.iter().filter_map(|(name, filter)| {
+        let filter = crate::CrossTenantFilter::new(filter.clone()).ok()?;
+        let plan = |lead, dead| ListingPlan { lead, dead, all: true };
+        let all = plan(AccessPath::for_cross_tenant_filter(&filter), false);
+        let dead = plan(AccessPath::for_cross_tenant_dead_filter(&filter), true);
+        Some([
+            (format!("deliveries {name}"), deliveries_statement(all)),
+            (format!("dead {name}"), deliveries_statement(dead)),
+        ])
+    });
+    let tenant_id = TenantId::default();
     let events = crate::access_path::planned_event_filters().into_iter();
     let events = events.map(|(name, filter)| {
-        (format!("events {name}"), events_statement(AccessPath::for_event_filter(&filter)))
+        let access_path = AccessPath::for_event_filter(ListedTenants::One(&tenant_id), &filter);
+        (format!("events {name}"), events_statement(access_path))
     });
-    deliveries.chain(events).collect()
+    let all_events = [("events of all tenants".to_owned(), events_statement(AccessPath::EventsOfAllTenants))];
+    deliveries.chain(across.flatten()).chain(events).chain(all_events).collect()
 }
 
 #[cfg(test)]

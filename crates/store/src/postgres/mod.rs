@@ -3,6 +3,7 @@
 //! Publishes and outcomes are committed in batches, each by its own task; every other operation has a connection
 //! to itself while it runs. No transaction waits for anything but the database.
 
+mod across_tenants;
 mod archive_outbox;
 mod attempts;
 mod audit;
@@ -108,12 +109,14 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &dead::PLANNED_STATEMENTS,
         &notifications::PLANNED_STATEMENTS,
         &email_addresses::PLANNED_STATEMENTS,
+        &across_tenants::PLANNED_STATEMENTS,
     ]
     .concat()
     .into_iter()
     .map(|(name, statement)| (name.to_owned(), statement.to_owned()))
     .chain(listing::planned())
     .chain(attempts::planned())
+    .chain(dead::planned())
     .collect()
 }
 
@@ -352,6 +355,16 @@ impl Postgres {
         C: Future<Output = Result<T, Failure>>,
     {
         let _permit = self.shared.tenant_reads.acquire(tenant_id).await?;
+        self.read_for_user(question).await
+    }
+
+    /// Runs a read over all tenants for an admin; the number of concurrent ones is limited.
+    async fn list_for_all_tenants<T, F, C>(&self, question: F) -> Result<T, StoreError>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
+        let _permit = self.shared.tenant_reads.acquire_for_all_tenants().await?;
         self.read_for_user(question).await
     }
 

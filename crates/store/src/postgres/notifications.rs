@@ -95,6 +95,11 @@ const RECORD_EMAIL_RESULT: &str =
          next_attempt_at = CASE WHEN $2::smallint <> 0 AND webhook_status <> 0 THEN NULL
          ELSE coalesce($4, next_attempt_at) END
      WHERE id = $1 AND email_status = 0";
+const LIST_ALL_NOTIFICATIONS: &str = concat!(
+    "SELECT",
+    notification_columns!(),
+    "FROM notifications WHERE id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
+);
 const LIST_NOTIFICATIONS: &str = concat!(
     "SELECT",
     notification_columns!(),
@@ -115,7 +120,7 @@ const DELETE_SUPPRESSED_GROUPS: &str = "DELETE FROM notification_groups WHERE ct
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 10] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("earlier notifications", EARLIER_NOTIFICATIONS),
     ("lock and create notification groups", LOCK_GROUPS),
     ("write notification groups", UPSERT_GROUPS),
@@ -124,6 +129,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 10] = [
     ("next notification", SELECT_NEXT_DUE),
     ("claim notifications", CLAIM_NOTIFICATIONS),
     ("list notifications", LIST_NOTIFICATIONS),
+    ("list notifications of all tenants", LIST_ALL_NOTIFICATIONS),
     ("old notifications", PRUNE_NOTIFICATIONS),
     ("suppressed notification groups", DELETE_SUPPRESSED_GROUPS),
 ];
@@ -320,6 +326,17 @@ impl Notifications for Postgres {
             Ok(pruned.await? as usize)
         })
     }
+}
+
+/// Lists the notifications of all tenants.
+pub(super) async fn list_all(
+    session: Tx,
+    page: PageRequest<NotificationId>,
+) -> Result<Vec<StoredNotification>, Failure> {
+    let before = Col(page.after.unwrap_or(NotificationId::from_bytes([0xff; 16])));
+    let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+    let rows = session.query(LIST_ALL_NOTIFICATIONS, &[&before, &limit, &offset]).await?;
+    rows.iter().map(read_notification).collect()
 }
 
 /// Creates the notifications of one batch of due groups. Returns their number, or `None` if every group of the batch

@@ -53,6 +53,9 @@ const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circu
      WHERE tenant_id = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id LIMIT 1), false))
      ORDER BY webhook_id LIMIT $2";
+const SELECT_ALL_CIRCUITS: &str =
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
+    FROM webhook_runtime WHERE circuit IS NOT NULL ORDER BY tenant_id, webhook_id LIMIT $1";
 /// Finds each webhook by an index lookup after the previous one, since a webhook may have very many lanes.
 const SELECT_OLDEST_WAITING: &str = "WITH RECURSIVE found(webhook_id, n) AS (
          (SELECT webhook_id, 1 FROM lanes WHERE webhook_id > $1 ORDER BY webhook_id LIMIT 1)
@@ -100,11 +103,12 @@ const END_PERIOD: &str =
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("lock webhook runtime", LOCK_RUNTIME),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
     ("circuits", SELECT_CIRCUITS),
+    ("circuits of all tenants", SELECT_ALL_CIRCUITS),
     ("oldest", SELECT_OLDEST_WAITING),
     ("expire", DELETE_OLD_WAITING),
     ("died", SELECT_DEAD_EVENT_TYPES),
@@ -598,6 +602,11 @@ async fn expire(
         notifications::record_occurrences(&tx, occurrence.as_ref().as_slice()).await?;
     }
     Ok(BatchProgress { changed: expired.len(), finished: expired.len() < limit })
+}
+
+/// Lists the circuits of all tenants that are not closed, or were set manually.
+pub(super) async fn list_circuits(session: Tx, limit: usize) -> Result<Vec<WebhookRuntime>, Failure> {
+    session.query(SELECT_ALL_CIRCUITS, &[&(limit as i64)]).await?.iter().map(read_runtime).collect()
 }
 
 fn read_runtime(row: &Row) -> Result<WebhookRuntime, Failure> {

@@ -18,7 +18,10 @@ use super::{
     session::{Failure, Session, Tx, Values},
     successes,
 };
-use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures, codes::Code};
+use crate::{
+    ALL_TENANTS_ROLLUP_ID, MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures, codes::Code,
+    sum_over_tenants,
+};
 
 const ROLLUPS: &str =
     "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at, r.tenant_id,
@@ -162,15 +165,19 @@ impl Statistics for Postgres {
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
         Box::pin(async move {
-            self.list_for(&tenant_id, |session| {
-                let tenant_id = &tenant_id;
-                async move {
-                    let rows =
-                        session.query(TRAFFIC, &[&tenant_id.as_str(), &Col(resolution), &Col(from)]).await?;
-                    rows.iter().map(|row| Ok((get(row, 8)?, read_traffic(row)?))).collect()
-                }
-            })
-            .await
+            self.list_for(&tenant_id, |session| traffic_of(session, tenant_id.as_str(), resolution, from))
+                .await
+        })
+    }
+
+    fn traffic_of_all_tenants(
+        &self,
+        resolution: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
+        Box::pin(async move {
+            self.list_for_all_tenants(|session| traffic_of(session, ALL_TENANTS_ROLLUP_ID, resolution, from))
+                .await
         })
     }
 
@@ -201,6 +208,16 @@ impl Postgres {
             self.write(|tx| async move { tx.execute(statement, &[&Col(time), &limit]).await }).await?;
         Ok(pruned as usize)
     }
+}
+
+async fn traffic_of(
+    session: Tx,
+    tenant_id: &str,
+    resolution: Resolution,
+    from: Time,
+) -> Result<Vec<(Time, Traffic)>, Failure> {
+    let rows = session.query(TRAFFIC, &[&tenant_id, &Col(resolution), &Col(from)]).await?;
+    rows.iter().map(|row| Ok((get(row, 8)?, read_traffic(row)?))).collect()
 }
 
 async fn failures(
@@ -315,18 +332,27 @@ async fn put_minutes(tx: &Session, how: &str, sums: &Minutes<'_>) -> Result<Vec<
 }
 
 /// Rollups of tenants per minute and hour, in the order in which all nodes lock them, with their retention time.
-type Sums = BTreeMap<(TenantId, i16, Time), (Time, Traffic)>;
+type Sums = BTreeMap<(String, i16, Time), (Time, Traffic)>;
 
-/// Adds rollups to the stored traffic of tenants, with the same locking as [`add_minutes`].
+/// Adds rollups to the stored traffic of tenants, with the same locking as [`add_minutes`]. The sums of all tenants,
+/// which every flush of every node changes, are locked last and thus for the shortest time.
 async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> {
     let mut sums = Sums::new();
     for one in new {
-        sums.entry((one.tenant_id.clone(), one.resolution.code(), one.start))
+        sums.entry((one.tenant_id.to_string(), one.resolution.code(), one.start))
             .and_modify(|(_, sum)| sum.merge(&one.traffic))
             .or_insert_with(|| (one.expires_at, one.traffic.clone()));
     }
+    add_sums(tx, sums).await?;
+    let of_all = sum_over_tenants(new).into_iter().map(|one| {
+        ((ALL_TENANTS_ROLLUP_ID.to_owned(), one.resolution.code(), one.start), (one.expires_at, one.traffic))
+    });
+    add_sums(tx, of_all.collect()).await
+}
+
+async fn add_sums(tx: &Session, mut sums: Sums) -> Result<(), Failure> {
     for row in &put_traffic(tx, NEW_TRAFFIC, &sums).await? {
-        sums.remove(&(get(row, 0)?, plain(row, 1)?, get(row, 2)?));
+        sums.remove(&(plain(row, 0)?, plain(row, 1)?, get(row, 2)?));
     }
     if sums.is_empty() {
         return Ok(());
@@ -334,7 +360,7 @@ async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> 
     let (tenants, grains, starts) = split(&sums);
     let known = tx.query(KNOWN_TRAFFIC, &[&tenants, &grains, &starts]).await?;
     for row in &known {
-        if let Some((_, sum)) = sums.get_mut(&(get(row, 8)?, plain(row, 9)?, get(row, 10)?)) {
+        if let Some((_, sum)) = sums.get_mut(&(plain(row, 8)?, plain(row, 9)?, get(row, 10)?)) {
             sum.merge(&read_traffic(row)?);
         }
     }

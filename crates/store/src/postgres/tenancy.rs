@@ -259,7 +259,7 @@ async fn revoke_key(tx: Tx, tenant_id: Option<&TenantId>, id: KeyId, now: Time) 
     Ok(revoked == 1)
 }
 
-fn read_tenant(row: &Row) -> Result<Tenant, Failure> {
+pub(super) fn read_tenant(row: &Row) -> Result<Tenant, Failure> {
     Ok(Tenant { id: get(row, 0)?, name: plain(row, 1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
 }
 

@@ -286,6 +286,17 @@ async fn list(
     rows.iter().map(read_webhook).collect()
 }
 
+/// Lists the webhooks of all tenants.
+pub(super) async fn list_all(
+    session: Tx,
+    page: PageRequest<WebhookId>,
+) -> Result<Vec<SealedWebhook>, Failure> {
+    let after = Col(page.after.unwrap_or(WebhookId::from_bytes([0xff; 16])));
+    let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+    let listed = webhooks!("WHERE NOT deleted AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3");
+    session.query(listed, &[&after, &limit, &offset]).await?.iter().map(read_webhook).collect()
+}
+
 async fn config_changes(
     session: Tx,
     tenant_id: &TenantId,

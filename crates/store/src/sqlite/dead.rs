@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     DeadCounts, DeadGroup, DeliveryFilter,
-    access_path::{AccessPath, IdRange},
+    access_path::{AccessPath, IdRange, ListedTenants},
     codes::Code,
 };
 
@@ -21,6 +21,14 @@ const SELECT_NEWEST_DEAD: &str = "SELECT webhook_id, event_type, category, reaso
 const HAS_MORE_DEAD: &str = "SELECT 1 FROM dead WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ?
      ORDER BY delivery_id DESC LIMIT 1 OFFSET ?";
 
+/// Returns a statement over one tenant, or the same over all tenants, whose first parameter is null.
+fn statement_for(tenants: ListedTenants<'_>, statement: &str) -> String {
+    match tenants {
+        ListedTenants::One(_) => statement.to_owned(),
+        ListedTenants::All => statement.replace("tenant_id = ?", "? IS NULL"),
+    }
+}
+
 const COUNT_DEAD_UP_TO: &str =
     "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant_id = ? ORDER BY delivery_id DESC LIMIT ?)";
 
@@ -28,14 +36,15 @@ const COUNT_DEAD_UP_TO: &str =
 /// if few of them match.
 pub(super) fn count(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &DeliveryFilter,
     bounds: [Time; 2],
     max: usize,
 ) -> rusqlite::Result<DeadCounts> {
     let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
+    let newest = statement_for(tenants, SELECT_NEWEST_DEAD);
     let mut sql = Sql::new(format!(
-        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({SELECT_NEWEST_DEAD}) WHERE true"
+        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({newest}) WHERE true"
     ));
     sql.and_any("webhook_id", filter.webhooks.iter().copied().map(Col));
     if filter.tenant_managed_only {
@@ -52,7 +61,7 @@ pub(super) fn count(
             combinations.into_iter().map(crate::codes::death_code),
         );
     }
-    let (bounds, tenant, max) = (bounds.map(Col), tenant_id.as_str(), max as i64);
+    let (bounds, tenant, max) = (bounds.map(Col), tenants.one().map(TenantId::as_str), max as i64);
     let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &max];
     values.extend(sql.values());
     // Grouped here: SQLite would sort all rows first.
@@ -80,7 +89,9 @@ pub(super) fn count(
             });
         }
     }
-    let more = connection.prepare_cached(HAS_MORE_DEAD)?.exists((tenant, low, high, max))?;
+    let more = connection
+        .prepare_cached(&statement_for(tenants, HAS_MORE_DEAD))?
+        .exists((tenant, low, high, max))?;
     Ok(DeadCounts { groups, more })
 }
 
@@ -102,10 +113,13 @@ pub(super) fn size(connection: &Connection, tenant_id: &TenantId, max: usize) ->
 
 /// Returns the counting statements; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) fn planned() -> [(String, String); 2] {
+pub(super) fn planned() -> [(String, String); 4] {
+    let all = |statement| statement_for(ListedTenants::All, statement);
     [
         ("count dead letters".into(), SELECT_NEWEST_DEAD.into()),
         ("more dead letters".into(), HAS_MORE_DEAD.into()),
+        ("count dead letters of all tenants".into(), all(SELECT_NEWEST_DEAD)),
+        ("more dead letters of all tenants".into(), all(HAS_MORE_DEAD)),
     ]
 }
 

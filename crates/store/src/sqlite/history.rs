@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Attempt, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, ListingPage,
     PageRequest, PayloadPage, PayloadScan, PhaseTimings, StoreError, StoreFuture, StoredAttempt, StoredEvent,
-    access_path::AccessPath,
+    access_path::{AccessPath, ListedTenants},
 };
 
 pub(super) const EVENT: &str =
@@ -168,7 +168,7 @@ impl History for Sqlite {
         page: PageRequest<EventId>,
     ) -> StoreFuture<'_, ListingPage<StoredEvent, EventId>> {
         let listed = self.list_for(tenant_id.clone(), move |connection| {
-            listing::events(connection, &tenant_id, &filter, &page)
+            listing::events(connection, ListedTenants::One(&tenant_id), &filter, &page)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
@@ -196,7 +196,14 @@ impl History for Sqlite {
     ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         let access_path = AccessPath::for_filter(&filter);
         let listed = self.list_for(tenant_id.clone(), move |connection| {
-            listing::deliveries(connection, &tenant_id, access_path, &filter, &page, false)
+            listing::deliveries(
+                connection,
+                ListedTenants::One(&tenant_id),
+                access_path,
+                &filter,
+                &page,
+                false,
+            )
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
@@ -209,7 +216,7 @@ impl History for Sqlite {
     ) -> StoreFuture<'_, ListingPage<Delivery, DeliveryCursor>> {
         let access_path = AccessPath::for_dead_filter(&filter);
         let listed = self.list_for(tenant_id.clone(), move |connection| {
-            listing::deliveries(connection, &tenant_id, access_path, &filter, &page, true)
+            listing::deliveries(connection, ListedTenants::One(&tenant_id), access_path, &filter, &page, true)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
@@ -222,7 +229,7 @@ impl History for Sqlite {
         max: usize,
     ) -> StoreFuture<'_, DeadCounts> {
         self.list_for(tenant_id.clone(), move |connection| {
-            dead::count(connection, &tenant_id, &filter, bounds, max)
+            dead::count(connection, ListedTenants::One(&tenant_id), &filter, bounds, max)
         })
     }
 

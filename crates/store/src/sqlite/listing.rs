@@ -2,7 +2,7 @@
 //! filter. A listing ends with a full page, or when too many candidates were skipped. Nothing is sorted: SQLite
 //! merges the candidates of several keys.
 
-use redrive_core::{DeliveryStatus, EventId, TenantId, WebhookId};
+use redrive_core::{DeliveryStatus, EventId, WebhookId};
 use rusqlite::{Connection, ToSql};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListingPage, PageRequest, StatusFilter,
     StoredEvent,
-    access_path::{AccessPath, IdRange, PageBuilder, cursor_after},
+    access_path::{AccessPath, IdRange, ListedTenants, PageBuilder, cursor_after},
 };
 
 /// Statement that is built together with its parameters.
@@ -105,14 +105,14 @@ fn one(select: &'static str, id: &'static str, values: Vec<Box<dyn ToSql>>) -> L
     Leg { select, id, values }
 }
 
-fn owned(tenant_id: &TenantId) -> Box<dyn ToSql> {
-    Box::new(tenant_id.as_str().to_owned())
+fn owned(tenants: ListedTenants<'_>) -> Box<dyn ToSql> {
+    Box::new(tenants.one().map(|tenant_id| tenant_id.as_str().to_owned()))
 }
 
 /// Returns the keys of an access path that yields events.
 fn event_legs(
     access_path: AccessPath,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     key: Option<&str>,
     subject: Option<&str>,
 ) -> Vec<Leg> {
@@ -120,31 +120,34 @@ fn event_legs(
     match access_path {
         AccessPath::Event(event_id) => {
             let select = "SELECT id FROM events WHERE tenant_id = ? AND id = ?";
-            vec![one(select, "id", vec![owned(tenant_id), Box::new(Col(event_id))])]
+            vec![one(select, "id", vec![owned(tenants), Box::new(Col(event_id))])]
         }
         AccessPath::Key => {
             let select = "SELECT id FROM events WHERE tenant_id = ? AND idempotency_key = ?";
-            let mut legs = vec![one(select, "id", vec![owned(tenant_id), text(key)])];
+            let mut legs = vec![one(select, "id", vec![owned(tenants), text(key)])];
             // The effective key of an event without an idempotency key is its id.
             if let Some(id) = key.and_then(|key| key.parse::<EventId>().ok()) {
                 let select =
                     "SELECT id FROM events WHERE tenant_id = ? AND id = ? AND idempotency_key IS NULL";
-                legs.push(one(select, "id", vec![owned(tenant_id), Box::new(Col(id))]));
+                legs.push(one(select, "id", vec![owned(tenants), Box::new(Col(id))]));
             }
             legs
         }
         AccessPath::Subject => {
             let select = "SELECT id FROM events WHERE tenant_id = ? AND subject = ?";
-            vec![one(select, "id", vec![owned(tenant_id), text(subject)])]
+            vec![one(select, "id", vec![owned(tenants), text(subject)])]
         }
-        _ => vec![one("SELECT id FROM events WHERE tenant_id = ?", "id", vec![owned(tenant_id)])],
+        AccessPath::EventsOfAllTenants => {
+            vec![one("SELECT id FROM events INDEXED BY events_by_id WHERE true", "id", Vec::new())]
+        }
+        _ => vec![one("SELECT id FROM events WHERE tenant_id = ?", "id", vec![owned(tenants)])],
     }
 }
 
 /// Returns the keys of the access path of a delivery filter.
 fn legs(
     access_path: AccessPath,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &DeliveryFilter,
     webhooks: &[WebhookId],
 ) -> Vec<Leg> {
@@ -152,7 +155,7 @@ fn legs(
         webhooks.iter().map(|webhook_id| one(select, id, vec![Box::new(Col(*webhook_id))])).collect()
     };
     let categories = || filter.failure_categories.iter().copied();
-    let with = |value: Box<dyn ToSql>| vec![owned(tenant_id), value];
+    let with = |value: Box<dyn ToSql>| vec![owned(tenants), value];
     let by_category = "SELECT id FROM deliveries WHERE tenant_id = ? AND failure_category = ?";
     match access_path {
         AccessPath::Webhooks => of_webhooks("SELECT id FROM deliveries WHERE webhook_id = ?", "id"),
@@ -185,11 +188,7 @@ fn legs(
             with(Box::new(Col(status))),
         )],
         AccessPath::Dead => {
-            vec![one(
-                "SELECT delivery_id FROM dead WHERE tenant_id = ?",
-                "delivery_id",
-                vec![owned(tenant_id)],
-            )]
+            vec![one("SELECT delivery_id FROM dead WHERE tenant_id = ?", "delivery_id", vec![owned(tenants)])]
         }
         AccessPath::DeadOfWebhooks => {
             of_webhooks("SELECT delivery_id FROM dead WHERE webhook_id = ?", "delivery_id")
@@ -203,8 +202,24 @@ fn legs(
             let select = "SELECT delivery_id FROM dead WHERE tenant_id = ? AND category = ?";
             categories().map(|kind| one(select, "delivery_id", with(Box::new(Col(kind))))).collect()
         }
-        AccessPath::Event(_) | AccessPath::Key | AccessPath::Subject | AccessPath::Tenant => {
-            event_legs(access_path, tenant_id, filter.idempotency_key.as_deref(), filter.subject.as_deref())
+        AccessPath::DeliveriesOfAllTenants => {
+            vec![one("SELECT id FROM deliveries WHERE true", "id", Vec::new())]
+        }
+        AccessPath::UndeliveredOfAllTenants => vec![one(
+            "SELECT id FROM deliveries INDEXED BY deliveries_undelivered_by_id
+             WHERE (status >= 3 OR failure_category IS NOT NULL)",
+            "id",
+            Vec::new(),
+        )],
+        AccessPath::DeadOfAllTenants => {
+            vec![one("SELECT delivery_id FROM dead WHERE true", "delivery_id", Vec::new())]
+        }
+        AccessPath::Event(_)
+        | AccessPath::Key
+        | AccessPath::Subject
+        | AccessPath::Tenant
+        | AccessPath::EventsOfAllTenants => {
+            event_legs(access_path, tenants, filter.idempotency_key.as_deref(), filter.subject.as_deref())
         }
     }
 }
@@ -277,9 +292,10 @@ fn ask_failure_time(sql: &mut Sql, filter: &DeliveryFilter) {
 /// would be read in vain.
 fn own_webhooks(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     named: &[WebhookId],
 ) -> rusqlite::Result<Vec<WebhookId>> {
+    let Some(tenant_id) = tenants.one() else { return Ok(named.to_vec()) };
     let newest = "SELECT tenant_id = ? FROM deliveries WHERE webhook_id = ? ORDER BY id DESC LIMIT 1";
     let mut newest = connection.prepare_cached(newest)?;
     let mut own = Vec::new();
@@ -298,7 +314,7 @@ fn own_webhooks(
 /// offset of the page.
 pub(super) fn deliveries(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     access_path: AccessPath,
     filter: &DeliveryFilter,
     page: &PageRequest<DeliveryCursor>,
@@ -306,13 +322,13 @@ pub(super) fn deliveries(
 ) -> rusqlite::Result<Option<ListingPage<Delivery, DeliveryCursor>>> {
     let mut walk = PageBuilder::new(page);
     let range = IdRange::for_deliveries(access_path, filter, page.after);
-    let webhooks = own_webhooks(connection, tenant_id, &filter.webhooks)?;
+    let webhooks = own_webhooks(connection, tenants, &filter.webhooks)?;
     let Some(leading) =
-        leading(legs(access_path, tenant_id, filter, &webhooks), range).filter(|_| walk.missing() > 0)
+        leading(legs(access_path, tenants, filter, &webhooks), range).filter(|_| walk.missing() > 0)
     else {
         return Ok(walk.page());
     };
-    let wanted = wanted(tenant_id, access_path, filter, page.after, dead);
+    let wanted = wanted(tenants, access_path, filter, page.after, dead);
     // Both statements read the same snapshot, since the first one stays open.
     let mut leading_statement = connection.prepare_cached(&leading.text)?;
     let mut wanted_statement = connection.prepare_cached(&wanted.text)?;
@@ -332,7 +348,7 @@ pub(super) fn deliveries(
 
 /// Builds the statement that reads the matching deliveries of a candidate id, which is its first parameter.
 fn wanted(
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     access_path: AccessPath,
     filter: &DeliveryFilter,
     after: Option<DeliveryCursor>,
@@ -346,7 +362,7 @@ fn wanted(
         )),
         false => Sql::new(format!("{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ?")),
     };
-    sql.and("e.tenant_id = ?", tenant_id.as_str().to_owned());
+    sql.and_opt("e.tenant_id = ?", tenants.one().map(|tenant_id| tenant_id.as_str().to_owned()));
     if dead {
         sql.push(" AND EXISTS (SELECT 1 FROM dead x WHERE x.delivery_id = d.id)");
     }
@@ -363,12 +379,12 @@ fn wanted(
 /// Lists events. Returns `None` if the scan stopped before it reached the offset of the page.
 pub(super) fn events(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &EventFilter,
     page: &PageRequest<EventId>,
 ) -> rusqlite::Result<Option<ListingPage<StoredEvent, EventId>>> {
     let mut walk = PageBuilder::new(page);
-    let (leading, wanted) = event_statements(tenant_id, filter, page.after);
+    let (leading, wanted) = event_statements(tenants, filter, page.after);
     let Some(leading) = leading.filter(|_| walk.missing() > 0) else { return Ok(walk.page()) };
     let mut leading_statement = connection.prepare_cached(&leading.text)?;
     let mut wanted_statement = connection.prepare_cached(&wanted.text)?;
@@ -387,16 +403,16 @@ pub(super) fn events(
 }
 
 fn event_statements(
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &EventFilter,
     after: Option<EventId>,
 ) -> (Option<Sql>, Sql) {
-    let access_path = AccessPath::for_event_filter(filter);
+    let access_path = AccessPath::for_event_filter(tenants, filter);
     let (key, subject) = (filter.idempotency_key.as_ref(), filter.subject.as_ref());
-    let legs = event_legs(access_path, tenant_id, key.map(String::as_str), subject.map(String::as_str));
+    let legs = event_legs(access_path, tenants, key.map(String::as_str), subject.map(String::as_str));
     let leading = leading(legs, IdRange::for_events(filter, after));
     let mut wanted = Sql::new(format!("{EVENT} e WHERE e.id = ?"));
-    wanted.and("e.tenant_id = ?", tenant_id.as_str().to_owned());
+    wanted.and_opt("e.tenant_id = ?", tenants.one().map(|tenant_id| tenant_id.as_str().to_owned()));
     wanted.and_opt("e.source = ?", filter.source.clone());
     ask_event(&mut wanted, key, subject, &filter.event_types);
     (leading, wanted)
@@ -405,29 +421,51 @@ fn event_statements(
 /// Returns every statement of the listings; tests check their query plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> Vec<(String, String)> {
-    let tenant_id = TenantId::default();
+    let tenant_id = redrive_core::TenantId::default();
+    let one = ListedTenants::One(&tenant_id);
     let mut planned = Vec::new();
     for (name, filter) in crate::access_path::planned_filters() {
         for (list, access_path, dead) in [
             ("deliveries", AccessPath::for_filter(&filter), false),
             ("dead", AccessPath::for_dead_filter(&filter), true),
         ] {
-            let after = Some(cursor_after(access_path, [9; 16]));
-            let range = IdRange::for_deliveries(access_path, &filter, after);
-            if let Some(leading) = leading(legs(access_path, &tenant_id, &filter, &filter.webhooks), range) {
-                planned.push((format!("{list} {name}: leading"), leading.text));
-            }
-            let wanted = wanted(&tenant_id, access_path, &filter, after, dead);
-            planned.push((format!("{list} {name}: wanted"), wanted.text));
+            planned.extend(planned_deliveries(&format!("{list} {name}"), one, access_path, &filter, dead));
+        }
+        let Ok(filter) = crate::CrossTenantFilter::new(filter) else { continue };
+        for (list, access_path, dead) in [
+            ("all deliveries", AccessPath::for_cross_tenant_filter(&filter), false),
+            ("all dead", AccessPath::for_cross_tenant_dead_filter(&filter), true),
+        ] {
+            let name = format!("{list} {name}");
+            planned.extend(planned_deliveries(&name, ListedTenants::All, access_path, &filter, dead));
         }
     }
     for (name, filter) in crate::access_path::planned_event_filters() {
-        let (leading, wanted) = event_statements(&tenant_id, &filter, Some(EventId::from_bytes([9; 16])));
-        planned.extend(leading.map(|leading| (format!("events {name}: leading"), leading.text)));
-        planned.push((format!("events {name}: wanted"), wanted.text));
+        let across = crate::CrossTenantEventFilter::new(filter.clone()).is_ok();
+        for tenants in [Some(one), across.then_some(ListedTenants::All)].into_iter().flatten() {
+            let (leading, wanted) = event_statements(tenants, &filter, Some(EventId::from_bytes([9; 16])));
+            planned.extend(leading.map(|leading| (format!("events {name}: leading"), leading.text)));
+            planned.push((format!("events {name}: wanted"), wanted.text));
+        }
     }
     planned.extend(super::dead::planned());
     planned.extend(super::attempts::planned());
     planned.push(("payloads".into(), super::scan::SELECT_PAYLOADS.into()));
     planned
+}
+
+#[cfg(feature = "conformance")]
+fn planned_deliveries(
+    name: &str,
+    tenants: ListedTenants<'_>,
+    access_path: AccessPath,
+    filter: &DeliveryFilter,
+    dead: bool,
+) -> Vec<(String, String)> {
+    let after = Some(cursor_after(access_path, [9; 16]));
+    let range = IdRange::for_deliveries(access_path, filter, after);
+    let leading = leading(legs(access_path, tenants, filter, &filter.webhooks), range);
+    let leading = leading.map(|leading| (format!("{name}: leading"), leading.text));
+    let wanted = wanted(tenants, access_path, filter, after, dead);
+    leading.into_iter().chain([(format!("{name}: wanted"), wanted.text)]).collect()
 }

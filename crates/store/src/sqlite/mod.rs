@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`, and `fullfsync` for macOS: acknowledged events survive a power failure. One
 //! process has the file open at a time, so at start every lease is left over from an earlier process.
 
+mod across_tenants;
 mod archive_outbox;
 mod attempts;
 mod audit;
@@ -96,6 +97,7 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &erase::BOUNDED_STATEMENTS,
         &notifications::BOUNDED_STATEMENTS,
         &email_addresses::BOUNDED_STATEMENTS,
+        &across_tenants::BOUNDED_STATEMENTS,
     ]
     .concat()
 }
@@ -217,6 +219,18 @@ impl Sqlite {
         let (job, result) = result_slot::for_read(question);
         Box::pin(async move {
             self.readers.run_listing(&tenant_id, job).await?;
+            result.take()
+        })
+    }
+
+    /// Runs a read over all tenants for an admin; the number of concurrent ones is limited.
+    fn list_for_all_tenants<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        let (job, result) = result_slot::for_read(question);
+        Box::pin(async move {
+            self.readers.run_for_all_tenants(job).await?;
             result.take()
         })
     }

@@ -239,6 +239,18 @@ fn list(
         .collect()
 }
 
+/// Lists the notifications of all tenants.
+pub(super) fn list_all(
+    connection: &Connection,
+    page: PageRequest<NotificationId>,
+) -> rusqlite::Result<Vec<StoredNotification>> {
+    let before = page.after.unwrap_or(NotificationId::from_bytes([0xff; 16]));
+    connection
+        .prepare_cached(&format!("{SELECT_NOTIFICATION} WHERE id < ? ORDER BY id DESC LIMIT ? OFFSET ?"))?
+        .query_map((Col(before), page.limit, page.offset), read_notification)?
+        .collect()
+}
+
 fn read_key(row: &Row<'_>) -> rusqlite::Result<GroupKey> {
     let webhook_id: WebhookId = get(row, 1)?;
     Ok((get(row, 0)?, Some(webhook_id).filter(|webhook_id| *webhook_id != NO_WEBHOOK), get(row, 2)?))

@@ -89,6 +89,16 @@ impl Readers {
         .await
     }
 
+    /// Runs a read over all tenants for an admin; the number of concurrent ones is limited.
+    pub(super) async fn run_for_all_tenants(&self, job: ReadJob) -> Result<(), StoreError> {
+        let permit = self.tenant_reads.acquire_for_all_tenants().await?;
+        self.run_for_user(Box::new(move |connection| {
+            let _permit = permit;
+            job(connection);
+        }))
+        .await
+    }
+
     /// Runs a read. If this returns `Ok`, the read has run to its end.
     pub(super) async fn run(&self, job: ReadJob) -> Result<(), StoreError> {
         self.count.fetch_add(1, Ordering::Relaxed);

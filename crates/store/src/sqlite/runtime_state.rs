@@ -8,7 +8,7 @@ use redrive_core::{
     protection::breaker::{CircuitState, SavedCircuit},
     webhook::{Webhook, failures::FailingRule},
 };
-use rusqlite::{OptionalExtension, Row, Rows, Transaction};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, Transaction};
 
 use super::{
     Sqlite, backlog, changes,
@@ -38,6 +38,10 @@ const SELECT_CIRCUITS: &str =
      WHERE tenant_id = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = webhook_runtime.webhook_id), 0))
      ORDER BY webhook_id LIMIT ?2";
+const SELECT_ALL_CIRCUITS: &str =
+    "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
+    FROM webhook_runtime INDEXED BY webhook_runtime_circuits
+     WHERE circuit IS NOT NULL AND tenant_id > '' ORDER BY tenant_id, webhook_id LIMIT ?1";
 const SELECT_OLDEST_WAITING: &str =
     "SELECT l.webhook_id, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook_id = l.webhook_id)
      FROM lanes l WHERE l.webhook_id > ?1 GROUP BY l.webhook_id ORDER BY l.webhook_id LIMIT ?2";
@@ -59,10 +63,11 @@ const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
+pub(super) const BOUNDED_STATEMENTS: [&str; 10] = [
     PERIODS,
     INCIDENTS,
     SELECT_CIRCUITS,
+    SELECT_ALL_CIRCUITS,
     SELECT_OLDEST_WAITING,
     DELETE_OLD_WAITING,
     SELECT_EXPIRED_WEBHOOKS,
@@ -479,6 +484,11 @@ const SELECT_IMPAIRED: &str =
 const SELECT_RUNTIME: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
     FROM webhook_runtime
      WHERE webhook_id = ? AND (paused_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+
+/// Lists the circuits of all tenants that are not closed, or were set manually.
+pub(super) fn list_circuits(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<WebhookRuntime>> {
+    connection.prepare_cached(SELECT_ALL_CIRCUITS)?.query_map([limit as i64], read_runtime)?.collect()
+}
 
 fn read_runtime(row: &Row<'_>) -> rusqlite::Result<WebhookRuntime> {
     Ok(WebhookRuntime {

@@ -10,14 +10,17 @@ use redrive_core::{
         traffic::{EndedCounts, Resolution, Traffic},
     },
 };
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
     successes,
 };
-use crate::{MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures};
+use crate::{
+    ALL_TENANTS_ROLLUP_ID, MinuteRollup, Statistics, StoreFuture, TenantRollup, WebhookFailures,
+    sum_over_tenants,
+};
 
 const ROLLUPS: &str = "SELECT attempts, successes, categories, latencies, last_success_at, tenant_id, minute
      FROM rollups WHERE webhook_id = ? AND minute >= ? ORDER BY minute";
@@ -64,7 +67,10 @@ impl Statistics for Sqlite {
                 add_minute(transaction, minute)?;
             }
             for one in &traffic {
-                add_traffic(transaction, one)?;
+                add_traffic(transaction, one.tenant_id.as_str(), one)?;
+            }
+            for one in &sum_over_tenants(&traffic) {
+                add_traffic(transaction, ALL_TENANTS_ROLLUP_ID, one)?;
             }
             Ok(())
         })
@@ -110,32 +116,22 @@ impl Statistics for Sqlite {
         from: Time,
     ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
         self.list_for(tenant_id.clone(), move |connection| {
-            connection
-                .prepare_cached(TRAFFIC)?
-                .query_map((tenant_id.as_str(), Col(resolution), Col(from)), |row| {
-                    Ok((get(row, 8)?, read_traffic(row)?))
-                })?
-                .collect()
+            traffic_of(connection, tenant_id.as_str(), resolution, from)
+        })
+    }
+
+    fn traffic_of_all_tenants(
+        &self,
+        resolution: Resolution,
+        from: Time,
+    ) -> StoreFuture<'_, Vec<(Time, Traffic)>> {
+        self.list_for_all_tenants(move |connection| {
+            traffic_of(connection, ALL_TENANTS_ROLLUP_ID, resolution, from)
         })
     }
 
     fn failures(&self, tenant_id: TenantId, from: Time, max: usize) -> StoreFuture<'_, WebhookFailures> {
-        self.list_for(tenant_id.clone(), move |connection| {
-            // One more than the limit, to know whether there are more.
-            let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
-            let mut latest = connection.prepare_cached(FAILURES)?;
-            let mut rows = latest.query((tenant_id.as_str(), Col(from), limit))?;
-            let (mut sums, mut seen, mut earliest) = (HashMap::<WebhookId, u64>::new(), 0, None);
-            while let Some(row) = rows.next()? {
-                *sums.entry(get(row, 0)?).or_default() += row.get::<_, i64>(2)?.unsigned_abs();
-                earliest = Some(get(row, 1)?);
-                seen += 1;
-            }
-            Ok(WebhookFailures {
-                by_webhook: sums.into_iter().collect(),
-                only_since: earliest.filter(|_| seen == limit),
-            })
-        })
+        self.list_for(tenant_id.clone(), move |connection| failures_of(connection, &tenant_id, from, max))
     }
 
     fn prune_rollups(&self, before: Time, limit: usize) -> StoreFuture<'_, usize> {
@@ -145,6 +141,38 @@ impl Statistics for Sqlite {
     fn prune_traffic(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| transaction.execute(PRUNE_TRAFFIC, (Col(now), limit as i64)))
     }
+}
+
+fn traffic_of(
+    connection: &Connection,
+    tenant_id: &str,
+    resolution: Resolution,
+    from: Time,
+) -> rusqlite::Result<Vec<(Time, Traffic)>> {
+    let read = |row: &Row<'_>| Ok((get(row, 8)?, read_traffic(row)?));
+    let mut traffic = connection.prepare_cached(TRAFFIC)?;
+    traffic.query_map((tenant_id, Col(resolution), Col(from)), read)?.collect()
+}
+
+/// Returns the failed attempts of a tenant by webhook, from the latest `max` minute rollups with a failure.
+pub(super) fn failures_of(
+    connection: &Connection,
+    tenant_id: &TenantId,
+    from: Time,
+    max: usize,
+) -> rusqlite::Result<WebhookFailures> {
+    // One more than the limit, to know whether there are more.
+    let limit = i64::try_from(max).unwrap_or(i64::MAX).saturating_add(1);
+    let mut latest = connection.prepare_cached(FAILURES)?;
+    let mut rows = latest.query((tenant_id.as_str(), Col(from), limit))?;
+    let (mut sums, mut seen, mut earliest) = (HashMap::<WebhookId, u64>::new(), 0, None);
+    while let Some(row) = rows.next()? {
+        *sums.entry(get(row, 0)?).or_default() += row.get::<_, i64>(2)?.unsigned_abs();
+        earliest = Some(get(row, 1)?);
+        seen += 1;
+    }
+    let only_since = earliest.filter(|_| seen == limit);
+    Ok(WebhookFailures { by_webhook: sums.into_iter().collect(), only_since })
 }
 
 fn read_rollup(row: &Row<'_>) -> rusqlite::Result<Rollup> {
@@ -200,8 +228,8 @@ fn add_minute(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Re
     Ok(())
 }
 
-fn add_traffic(transaction: &Transaction<'_>, new: &TenantRollup) -> rusqlite::Result<()> {
-    let key = (new.tenant_id.as_str(), Col(new.resolution), Col(new.start));
+fn add_traffic(transaction: &Transaction<'_>, tenant_id: &str, new: &TenantRollup) -> rusqlite::Result<()> {
+    let key = (tenant_id, Col(new.resolution), Col(new.start));
     let known = transaction.prepare_cached(TRAFFIC_OF_ONE)?.query_row(key, read_traffic).optional()?;
     let mut sum = new.traffic.clone();
     if let Some(known) = &known {

@@ -192,7 +192,7 @@ impl Tenancy for Sqlite {
     }
 }
 
-fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
+pub(super) fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
     Ok(Tenant { id: get(row, 0)?, name: row.get(1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
 }
 

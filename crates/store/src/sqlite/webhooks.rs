@@ -137,6 +137,21 @@ impl Webhooks for Sqlite {
     }
 }
 
+/// Lists the webhooks of all tenants.
+pub(super) fn list_all(
+    connection: &Connection,
+    page: PageRequest<WebhookId>,
+) -> rusqlite::Result<Vec<SealedWebhook>> {
+    let before = Col(page.after.unwrap_or(WebhookId::from_bytes([0xff; 16])));
+    connection
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM webhooks INDEXED BY webhooks_listed_by_id
+             WHERE deleted = 0 AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"
+        ))?
+        .query_map((before, page.limit, page.offset), read_webhook)?
+        .collect()
+}
+
 impl Cancellations for Sqlite {
     fn webhooks_to_cancel_for(&self) -> StoreFuture<'_, Vec<Webhook>> {
         self.read(|connection| {

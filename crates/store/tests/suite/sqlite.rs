@@ -292,12 +292,15 @@ async fn dropped_reads_leave_no_connection_open() {
     for n in 0..500 {
         harness.publish_new(large(&harness, n, 1 << 10)).await;
     }
+    let mut dropped = 0;
     for _ in 0..100 {
         let mut listing =
             harness.store().list_events(harness.tenant_id.clone(), Default::default(), page(500));
         let polled = std::future::poll_fn(|context| std::task::Poll::Ready(listing.as_mut().poll(context)));
-        assert!(polled.await.is_pending());
+        // A reader can be done before its first poll returns.
+        dropped += usize::from(polled.await.is_pending());
     }
+    assert!(dropped > 0, "no read was dropped");
     harness.store().ping().await.unwrap();
     let files = fs::read_dir("/proc/self/fd").unwrap();
     let opened =

@@ -74,30 +74,31 @@ impl BreakerPolicy {
 pub struct BreakerConfig {
     /// Whether the circuit opens by itself when the endpoint fails.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub enabled: Option<bool>,
     /// Length of the rolling window of calls, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 3600000))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, minimum = 1000, maximum = 3600000))]
     pub window_size_ms: Option<u64>,
     /// Minimum number of calls in the window for the circuit to open.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, minimum = 1, maximum = 10000))]
     pub minimum_throughput: Option<u32>,
     /// The circuit opens when at least this percentage of the calls in the window failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 100.0))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, minimum = 1.0, maximum = 100.0))]
     pub error_threshold_percentage: Option<f64>,
     /// How long the circuit stays open, in milliseconds; doubled at each failed recovery, up to 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 86400000))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, minimum = 1000, maximum = 86400000))]
     pub sleep_window_ms: Option<u64>,
     /// Number of probes that a half-open circuit lets through.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, minimum = 1, maximum = 100))]
     pub half_open_max_calls: Option<u32>,
     /// Share of probes that must succeed for the circuit to close, such as 0.6.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(exclusive_minimum = 0.0, maximum = 1.0))]
+    #[cfg_attr(feature = "openapi", schema(nullable = false, exclusive_minimum = 0.0, maximum = 1.0))]
     pub half_open_success_threshold: Option<f64>,
 }
 

@@ -29,11 +29,11 @@ use super::{
     export::stream,
     extract::{Id, Ids, OptionalJson, Query},
     page::{Page, Paging},
-    scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+    scope::{CanRead, Resends, Scoped, ScopedBody, ScopedListing, TenantQuery, tenant_parameter},
 };
 use crate::{
     app::{
-        App, AppError, TenantView,
+        App, AppError, TenantSelection, TenantView,
         deliveries::{DeliveryDetails, DeliverySelection},
     },
     problem::{ChangeProblems, Problem, ReadProblems},
@@ -58,11 +58,11 @@ pub(crate) fn cursor_of(details: &DeliveryDetails) -> DeliveryCursor {
 
 async fn page_of(
     app: &App,
-    tenant: TenantView,
+    tenants: impl Into<TenantSelection>,
     selection: impl Into<DeliverySelection>,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
-    let details = app.list_deliveries(tenant, selection, paging.request()?).await?;
+    let details = app.list_deliveries(tenants, selection, paging.request()?).await?;
     Ok(paging.page_of(details, cursor_of, DeliveryView::from))
 }
 
@@ -77,15 +77,17 @@ pub(super) async fn list_of_event(
 }
 
 /// List deliveries
+///
+/// With an admin key, `tenant_id=*` lists those of all tenants; `subject` and `idempotency_key` need one tenant.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "listDeliveries", tag = "deliveries", params(DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<DeliveryQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    page_of(&app, tenant, query.selection()?, &query.paging()).await.map(axum::Json)
+    page_of(&app, tenants, query.selection()?, &query.paging()).await.map(axum::Json)
 }
 
 /// Columns of the CSV export.

@@ -53,10 +53,10 @@ macro_rules! delivery_query {
             recoverable: Option<bool>,
             /// Only what fails: dead letters that died at this time or later, and pending deliveries with a failed
             /// attempt (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             failed_from: Option<Time>,
             /// Only dead letters that died before this time (RFC 3339, or a date: midnight UTC).
-            #[param(value_type = Option<String>)]
+            #[param(value_type = Option<String>, format = DateTime)]
             failed_to: Option<Time>,
             /// Only deliveries of events from this time on (RFC 3339, or a date: midnight UTC).
             #[param(value_type = Option<String>, format = DateTime)]
@@ -151,10 +151,10 @@ pub(in crate::api) struct DeadQuery {
     /// Only dead letters whose last failure requires no change before a retry (`true`), or requires one (`false`).
     recoverable: Option<bool>,
     /// Only dead letters that died at this time or later (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     failed_from: Option<Time>,
     /// Only dead letters that died before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     failed_to: Option<Time>,
     /// Only dead letters of events from this time on (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>, format = DateTime)]

@@ -27,7 +27,7 @@ use super::{
     export::{Format, stream},
     extract::{Id, List, OptionalJson, Query},
     page::{Page, Paging},
-    scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+    scope::{CanRead, Resends, Scoped, ScopedBody, ScopedListing, TenantQuery, tenant_parameter},
 };
 use crate::{
     app::{App, TenantView},
@@ -238,16 +238,18 @@ pub(crate) fn export_rows(
 }
 
 /// List events
+///
+/// With an admin key, `tenant_id=*` lists those of all tenants; `subject` and `idempotency_key` need one tenant.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "listEvents", tag = "events", params(EventQuery),
     responses((status = 200, description = "Newest first", body = Page<EventView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<EventQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<EventQuery>>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
     let paging = query.paging();
-    let events = app.list_events(tenant, query.filter(), paging.request()?).await?;
+    let events = app.list_events(tenants, query.filter(), paging.request()?).await?;
     Ok(axum::Json(paging.page_of(events, |stored| stored.event.id, EventView::from)))
 }
 

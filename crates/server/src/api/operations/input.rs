@@ -33,12 +33,15 @@ pub(in crate::api) struct BatchFilter {
     #[schema(min_items = 1, max_items = 1000)]
     event_types: Option<Vec<String>>,
     /// Match deliveries of these events.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
     event_ids: Option<Vec<EventId>>,
     /// Match deliveries of events with these idempotency keys; the event id for events published without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
     idempotency_keys: Option<Vec<String>>,
     /// Match deliveries of events with these subjects.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
     subjects: Option<Vec<String>>,
     /// Match deliveries whose last attempt failed with one of these categories.
@@ -46,6 +49,7 @@ pub(in crate::api) struct BatchFilter {
     #[schema(min_items = 1)]
     failure_categories: Option<Vec<FailureCategory>>,
     /// Match deliveries whose last response had one of these status codes, such as `503`, or classes, such as `5xx`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
     status_codes: Option<Vec<CodeFilter>>,
     /// Match deliveries with one of these statuses; not allowed for dead letters.
@@ -53,6 +57,7 @@ pub(in crate::api) struct BatchFilter {
     #[schema(min_items = 1)]
     statuses: Option<Vec<DeliveryStatus>>,
     /// `true`: match deliveries with a failed attempt that were not delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<bool>,
     /// Match deliveries that are dead for one of these reasons.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,10 +67,12 @@ pub(in crate::api) struct BatchFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     recoverable: Option<bool>,
     /// Match what fails: dead letters that died at or after this time, and pending deliveries with a failed attempt.
-    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     failed_from: Option<Time>,
     /// Match dead letters that died before this time.
-    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     failed_to: Option<Time>,
     /// Match deliveries of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -260,10 +267,10 @@ pub(in crate::api) struct PurgeQuery {
     #[param(value_type = Option<String>)]
     status_code: Option<CodeFilter>,
     /// Purge only dead letters that died at or after this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     failed_from: Option<Time>,
     /// Purge only dead letters that died before this time (RFC 3339, or a date: midnight UTC).
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = DateTime)]
     failed_to: Option<Time>,
     /// Purge only dead letters of events published at or after this time (RFC 3339, or a date: midnight UTC).
     #[param(value_type = Option<String>, format = DateTime)]

@@ -16,9 +16,9 @@ use crate::{
     api::{
         AppState,
         extract::{Id, Json, Query},
-        scope::{Authorized, ManagesEndpoints, TenantQuery, resolve_tenant},
+        scope::{Authorized, ManagesEndpoints, TenantQuery},
     },
-    app::circuit::CircuitDetails,
+    app::{across_tenants::ObjectId, circuit::CircuitDetails},
     problem::{ChangeProblems, Problem},
 };
 
@@ -148,8 +148,8 @@ pub(super) async fn act(
         // A circuit that is forced closed bypasses limits set by the operator, so portal sessions must not do it.
         caller.reject_portal_session()?;
     }
-    let (in_body, in_query) = (input.tenant_id.as_deref(), query.tenant_id.as_deref());
-    let tenant = resolve_tenant(&app, &caller, in_body, in_query).await?;
+    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
+    let tenant = app.resolve_tenant_of(&caller, named, Some(ObjectId::Webhook(id))).await?;
     let action = |now| input.action(&caller.name, now);
     Ok(axum::Json(app.act_on_circuit(&caller, tenant, id, action).await?.into()))
 }

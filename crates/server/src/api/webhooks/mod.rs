@@ -7,6 +7,8 @@ mod input;
 mod state;
 mod view;
 
+use std::collections::{BTreeMap, HashMap};
+
 use axum::{
     extract::State,
     http::StatusCode,
@@ -33,11 +35,15 @@ use super::{
     extract::{Id, Json, MAX_WEBHOOK_BODY_BYTES, OptionalJson, OptionalPayloadJson, Query},
     page::{Page, Paging},
     preferences::AddressView,
-    scope::{CanRead, ManagesEndpoints, RotatesSecrets, Scoped, ScopedBody, TenantQuery, tenant_parameter},
+    scope::{
+        CanRead, ManagesEndpoints, RotatesSecrets, Scoped, ScopedBody, ScopedListing, TenantQuery,
+        tenant_parameter,
+    },
 };
 use crate::{
     app::{
         Actor, AppError, Capability, TenantView,
+        across_tenants::read_each,
         webhooks::{DEFAULT_OVERLAP, NewWebhook},
     },
     problem::{ChangeProblems, Problem, ReadProblems},
@@ -154,17 +160,17 @@ tenant_parameter!(WebhookQuery);
 /// List webhooks
 ///
 /// With `active`, `status` or `event_type`, a page can have fewer items than `limit`; continue while there is a
-/// `next_cursor`.
+/// `next_cursor`. With an admin key, `tenant_id=*` lists the webhooks of all tenants.
 #[utoipa::path(
     get, path = "/v1/webhooks", operation_id = "listWebhooks", tag = "webhooks", params(WebhookQuery),
     responses((status = 200, description = "Newest first", body = Page<WebhookView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<WebhookQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<WebhookQuery>>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let webhooks = app.list_webhooks(tenant.clone(), paging.request()?).await?;
+    let webhooks = app.list_webhooks(tenants, paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
         query.active.is_none_or(|active| active == (webhook.state == WebhookState::Active))
             && query
@@ -173,11 +179,32 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let mut webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
-    let facts = app.webhook_facts_of(&tenant, &webhooks, query.status).await?;
+    let webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
+    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
+    let mut by_tenant: BTreeMap<TenantId, Vec<Webhook>> = BTreeMap::new();
+    for webhook in webhooks {
+        by_tenant.entry(webhook.tenant_id.clone()).or_default().push(webhook);
+    }
+    let views = by_tenant
+        .into_iter()
+        .map(|(tenant_id, webhooks)| views_of_tenant(&app, tenant_id, webhooks, query.status));
+    let views = read_each(views).await?.into_iter().flatten();
+    let mut views: HashMap<WebhookId, WebhookView> = views.collect();
+    let data = ids.into_iter().filter_map(|id| views.remove(&id)).collect();
+    Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
+}
+
+/// Returns the views of those of these webhooks of one tenant that have the wanted status, with few reads for all of them.
+async fn views_of_tenant(
+    app: &AppState,
+    tenant_id: TenantId,
+    mut webhooks: Vec<Webhook>,
+    wanted: Option<WebhookStatus>,
+) -> Result<Vec<(WebhookId, WebhookView)>, AppError> {
+    let facts = app.webhook_facts_of(&tenant_id, &webhooks, wanted).await?;
     webhooks.retain(|webhook| facts.contains_key(&webhook.id));
     let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
-    let last = app.last_successes(&tenant, &ids).await?;
+    let last = app.last_successes(&tenant_id, &ids).await?;
     let now = app.engine().clock().now();
     let view = |webhook: Webhook| {
         let last_success_at = last.get(&webhook.id).copied();
@@ -186,14 +213,13 @@ async fn list(
     };
     let data: Vec<_> = webhooks.into_iter().map(view).collect();
     // One read for all owner addresses.
-    let states = app.address_states(tenant.id, data.iter().filter_map(WebhookView::owner_email)).await?;
+    let states = app.address_states(tenant_id, data.iter().filter_map(WebhookView::owner_email)).await?;
     let with_state = |view: WebhookView| {
         let address = view.owner_email().map(normalize_address);
         let state = states.iter().find(|state| Some(&state.address) == address.as_ref()).cloned();
         view.with_confirmation(state.map(AddressView::from))
     };
-    let data = data.into_iter().map(with_state).collect();
-    Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
+    Ok(ids.into_iter().zip(data.into_iter().map(with_state)).collect())
 }
 
 /// Get a webhook

@@ -118,7 +118,7 @@ pub(crate) struct BreakerView {
     config: BreakerConfig,
     /// Time until which the circuit is forced open; omitted if it is not, or has no end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, nullable = false)]
     force_open_until: Option<Time>,
 }
 

@@ -1,6 +1,6 @@
 //! List of webhooks. A search scans a bounded number of them per page.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use askama::Template;
 use axum::extract::State;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::status_badge;
 use crate::{
     api::{AppState, Paging},
-    app::{AppError, TenantView, webhook_summary::WebhookSummary},
+    app::{AppError, TenantSelection, across_tenants::read_each, webhook_summary::WebhookSummary},
     dashboard::{
         PageResult, format, overview,
         page::{FormQuery, Html, PageContext},
@@ -41,6 +41,8 @@ pub(crate) struct ListQuery {
     /// State of the circuit.
     circuit: Option<CircuitState>,
     cursor: Option<String>,
+    /// Tenant, on the page of all tenants.
+    tenant_id: Option<String>,
 }
 
 impl ListQuery {
@@ -67,17 +69,18 @@ fn contains_text(webhook: &Webhook, text: &str) -> bool {
 }
 
 /// Result of a search.
-struct Found {
-    rows: Vec<Webhook>,
+pub(in crate::dashboard) struct Found {
+    pub(in crate::dashboard) rows: Vec<Webhook>,
     /// Cursor of the next page.
-    next: Option<WebhookId>,
+    pub(in crate::dashboard) next: Option<WebhookId>,
     /// Whether the scan limit was reached, so that there may be more.
-    stopped: bool,
+    pub(in crate::dashboard) stopped: bool,
 }
 
-async fn find_webhooks(
+/// Finds the webhooks of one page of a list, of one tenant or of all.
+pub(in crate::dashboard) async fn find_webhooks(
     app: &AppState,
-    tenant: &TenantView,
+    tenants: &TenantSelection,
     query: &ListQuery,
 ) -> Result<Found, crate::problem::Problem> {
     let cursor = Paging { cursor: query.cursor.clone(), ..Paging::default() };
@@ -85,17 +88,17 @@ async fn find_webhooks(
     let limit = if query.is_search() { SCAN_PAGE_SIZE } else { PAGE_SIZE as u32 + 1 };
     let (mut rows, mut scanned) = (Vec::with_capacity(PAGE_SIZE), 0);
     loop {
-        let page = app.list_webhooks(tenant.clone(), PageRequest { after, offset: 0, limit }).await?;
+        let page = app.list_webhooks(tenants.clone(), PageRequest { after, offset: 0, limit }).await?;
         let is_last = page.len() < limit as usize;
         scanned += page.len();
         let last = page.last().map(|webhook| webhook.id);
         let mut matching: Vec<_> = page.into_iter().filter(|webhook| query.matches(webhook)).collect();
-        if let Some(ids) = ids_with_circuit(app, tenant, query.circuit, &matching).await? {
+        if let Some(ids) = ids_with_circuit(app, query.circuit, &matching).await? {
             matching.retain(|webhook| ids.contains(&webhook.id));
         }
         if query.status.is_some() {
-            let facts = app.webhook_facts_of(tenant, &matching, query.status).await?;
-            matching.retain(|webhook| facts.contains_key(&webhook.id));
+            let ids = ids_with_status(app, query.status, &matching).await?;
+            matching.retain(|webhook| ids.contains(&webhook.id));
         }
         for webhook in matching {
             if rows.len() == PAGE_SIZE {
@@ -116,14 +119,34 @@ async fn find_webhooks(
 /// Returns the webhooks whose circuit is in this state, or `None` if the state does not matter.
 async fn ids_with_circuit(
     app: &AppState,
-    tenant_id: &TenantId,
     wanted: Option<CircuitState>,
     webhooks: &[Webhook],
 ) -> Result<Option<HashSet<WebhookId>>, AppError> {
     let Some(wanted) = wanted else { return Ok(None) };
-    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
-    let states = app.circuit_states(tenant_id, &ids).await?;
-    Ok(Some(states.into_iter().filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()))
+    let mut by_tenant: BTreeMap<&TenantId, Vec<WebhookId>> = BTreeMap::new();
+    for webhook in webhooks {
+        by_tenant.entry(&webhook.tenant_id).or_default().push(webhook.id);
+    }
+    let by_tenant: Vec<_> = by_tenant.into_iter().collect();
+    let states = by_tenant.iter().map(|(tenant_id, ids)| app.circuit_states(tenant_id, ids));
+    let states = read_each(states).await?.into_iter().flatten();
+    Ok(Some(states.filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()))
+}
+
+/// Returns the webhooks with the wanted status.
+async fn ids_with_status(
+    app: &AppState,
+    wanted: Option<WebhookStatus>,
+    webhooks: &[Webhook],
+) -> Result<HashSet<WebhookId>, AppError> {
+    let mut by_tenant: BTreeMap<&TenantId, Vec<Webhook>> = BTreeMap::new();
+    for webhook in webhooks {
+        by_tenant.entry(&webhook.tenant_id).or_default().push(webhook.clone());
+    }
+    let by_tenant: Vec<_> = by_tenant.into_iter().collect();
+    let facts =
+        by_tenant.iter().map(|(tenant_id, webhooks)| app.webhook_facts_of(tenant_id, webhooks, wanted));
+    Ok(read_each(facts).await?.into_iter().flat_map(HashMap::into_keys).collect())
 }
 
 #[derive(Template)]
@@ -142,7 +165,7 @@ pub(in crate::dashboard) async fn list(
     viewer: TenantViewer,
     query: FormQuery<ListQuery>,
 ) -> PageResult {
-    let found = find_webhooks(&app, &viewer.tenant, &query.query).await?;
+    let found = find_webhooks(&app, &TenantSelection::from(&viewer.tenant), &query.query).await?;
     let summaries = app.summaries(&viewer.tenant, &found.rows).await?;
     let next = found.next.map(|id| query.with("cursor", &id.to_string()));
     Html::render(&ListPage {

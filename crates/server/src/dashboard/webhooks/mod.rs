@@ -14,6 +14,6 @@ mod status_text;
 pub(super) use self::{
     attempts::attempts,
     form::{check, edit, new},
-    list::list,
-    show::show,
+    list::{ListQuery, find_webhooks, list},
+    show::{name_of, show},
 };

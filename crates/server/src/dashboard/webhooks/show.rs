@@ -215,7 +215,7 @@ impl ShowPage {
 }
 
 /// Returns the displayed name of a webhook: its description, or else its URL.
-pub(super) fn name_of(webhook: &Webhook) -> String {
+pub(in crate::dashboard) fn name_of(webhook: &Webhook) -> String {
     let named = webhook.spec.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
     format::shortened(named.unwrap_or(&webhook.spec.url), 80)
 }

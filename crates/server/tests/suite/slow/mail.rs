@@ -186,7 +186,8 @@ async fn recipient_gets_one_email_about_an_outage() {
         let details = OccurrenceDetails { since, ..OccurrenceDetails::default() };
         let cause = Occurrence { tenant_id, webhook_id, kind, at: last_at, count: 1, details };
         fixture.store.record_occurrences(vec![cause]).await.unwrap();
-        let ids = vec![NotificationId::from_bytes([number; 16])];
+        // Two ids for each: it could come with its opposite.
+        let ids = [number, number + 100].map(|byte| NotificationId::from_bytes([byte; 16])).to_vec();
         fixture.store.create_notifications(last_at, GroupIntervals::default(), ids).await.unwrap();
         let page = PageRequest { after: None, offset: 0, limit: 1 };
         let listed = fixture.store.list_notifications(fixture.tenant_id.clone(), page).await.unwrap();

@@ -9,6 +9,7 @@ use super::{
     document::{Route, TenantIn},
     fixture::{ACME, Fixture, GLOBEX, Tenant, call},
     for_tenant,
+    roles::{Role, callers},
     table::{RequiredRole, TABLE},
 };
 
@@ -158,6 +159,80 @@ async fn only_admins_may_name_another_tenant() {
     }
     assert!(requests >= 25, "only {requests} routes take a tenant");
     assert_eq!(before, fixture.snapshot(&acme).await);
+}
+
+/// Listings that an admin may run over all tenants.
+const LISTINGS_OF_ALL_TENANTS: [&str; 7] = [
+    "/v1/deliveries",
+    "/v1/dlq",
+    "/v1/dlq/stats",
+    "/v1/webhooks",
+    "/v1/events",
+    "/v1/notifications",
+    "/v1/overview",
+];
+
+#[tokio::test]
+async fn all_tenants_are_listed_for_admins_and_users_only() {
+    let (fixture, acme, globex) = both().await;
+    let callers = callers(&fixture).await;
+    let before = fixture.snapshot(&acme).await;
+    let mut requests = 0;
+    // Routes about all tenants ignore the parameter.
+    let others = [RequiredRole::Admin, RequiredRole::AllTenants, RequiredRole::Public];
+    for row in TABLE.iter().filter(|row| !others.contains(&row.need)) {
+        if fixture.document.tenant_in(&row.route()) == TenantIn::Nowhere {
+            continue;
+        }
+        let is_listing = row.method == "GET" && LISTINGS_OF_ALL_TENANTS.contains(&row.path);
+        let (path, body) = for_tenant(&fixture.document, row, &acme.things.fill(row.path), Some("*"));
+        for caller in &callers {
+            let is_user = matches!(caller.role, Role::ViewerUser | Role::OperatorUser | Role::AdminUser);
+            let is_admin = matches!(caller.role, Role::AdminForOther | Role::AdminForOwner);
+            for authorization in caller.authorizations.iter().map(Option::as_deref) {
+                let response = call(&fixture.admin, row, &path, &body, authorization).await;
+                let why = format!("{} {path} by {:?}", row.method, caller.role);
+                match (is_admin || is_user, is_listing) {
+                    (true, true) => assert_eq!(response.status, 200, "{why}"),
+                    // The role of a user is checked before the tenant.
+                    (true, false) if is_user => assert!([400, 403].contains(&response.status), "{why}"),
+                    (true, false) => assert_eq!(response.status, 400, "{why}"),
+                    (false, _) => {
+                        assert!([401, 403].contains(&response.status), "{why}: {}", response.status);
+                        acme.things.assert_not_leaked(&response, &why);
+                        globex.things.assert_not_leaked(&response, &why);
+                    }
+                }
+                requests += 1;
+            }
+        }
+    }
+    assert!(requests >= 500, "only {requests} requests named all tenants");
+    assert_eq!(before, fixture.snapshot(&acme).await);
+    for path in ["/v1/deliveries", "/v1/dlq", "/v1/webhooks"] {
+        let page = entries(&fixture.admin.get(&format!("{path}?tenant_id=*&limit=500")).await.expect(200));
+        for tenant in [ACME, GLOBEX] {
+            assert!(
+                page.iter().any(|entry| entry["tenant_id"] == tenant),
+                "{path} lists nothing of {tenant}"
+            );
+        }
+    }
+    // The roles published many events for `default`, so those of the tenants are selected by their ids.
+    for (tenant, things) in [(ACME, &acme.things), (GLOBEX, &globex.things)] {
+        let path = format!("/v1/events?tenant_id=*&id={}", things.event);
+        assert_eq!(entries(&fixture.admin.get(&path).await.expect(200))[0]["tenant_id"], tenant);
+    }
+}
+
+#[tokio::test]
+async fn admin_without_tenant_acts_for_the_tenant_of_the_object() {
+    let (fixture, acme, _) = both().await;
+    for kind in ["webhooks", "events", "deliveries"] {
+        let path = acme.things.fill(&format!("/v1/{kind}/{{id}}"));
+        assert_eq!(fixture.admin.get(&path).await.expect(200)["tenant_id"], ACME);
+        fixture.admin.get(&format!("{path}?tenant_id={GLOBEX}")).await.expect(404);
+    }
 }
 
 #[tokio::test]

@@ -178,6 +178,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("POST", "/v1/portal-sessions", Admin, r#"{"tenant_id": "acme"}"#, 201),
     row("DELETE", "/v1/portal-sessions/{id}", Admin, "", 204),
     row("GET", "/v1/notifications", Read, "", 200),
+    row("GET", "/v1/overview", Read, "", 200),
     row("GET", "/v1/audit-log", Admin, "", 200),
     row("GET", "/v1/status", AllTenants, "", 200),
     row("GET", "/v1/clock", Admin, "", 200),
