@@ -277,6 +277,10 @@ impl<'a> IndexColumns<'a> {
         columns
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// Returns the values in the order of the index's columns.
     pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 7] {
         [
@@ -292,7 +296,7 @@ impl<'a> IndexColumns<'a> {
 
     /// Adds the attempts to the index.
     pub(super) async fn insert(&self, tx: &Session) -> Result<(), Failure> {
-        if !self.ids.is_empty() {
+        if !self.is_empty() {
             tx.execute(INSERT_INDEXED, &self.values()).await?;
         }
         Ok(())
