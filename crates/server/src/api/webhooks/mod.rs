@@ -1,6 +1,7 @@
 //! `/v1/webhooks`: subscriptions of URLs to event types.
 
 mod circuit;
+mod field_rules;
 mod filter;
 mod health;
 mod input;
@@ -27,6 +28,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(in crate::api) use self::field_rules::broken_rules;
 use self::{input::InputState, view::WebhookView};
 pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
