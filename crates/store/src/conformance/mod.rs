@@ -451,6 +451,7 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, rankings:
             dead_letters_are_ranked_by_tenant_and_webhook,
+            dead_letters_of_several_reads_are_ranked,
             redriven_dead_letters_leave_the_ranking,
             attempts_are_ranked_by_intolerable_failures,
             dead_deliveries_are_ranked_by_tenant,
