@@ -394,6 +394,7 @@ macro_rules! conformance_suite {
             default_tenant_exists_in_a_new_database,
             tenant_is_created_once,
             tenant_can_be_changed,
+            rules_of_several_tenants_are_read_together,
             tenants_are_listed_by_name_in_pages,
             key_requires_its_tenant,
             keys_are_listed_newest_first_in_pages,

@@ -26,9 +26,10 @@ pub trait Statistics: Send + Sync {
     ) -> StoreFuture<'_, Vec<MinuteRollup>>;
     /// Returns the last success of each of these webhooks, however long ago it was; webhooks without one are left out.
     /// It is exact while the minute rollup of the success is kept, and at most a minute too early from then on.
+    /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     fn last_successes(
         &self,
-        for_tenant: TenantId,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>>;
     /// Returns a tenant's rollups per minute or hour from this time on, oldest first.

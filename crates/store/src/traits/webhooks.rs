@@ -2,7 +2,7 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId, notification::Occurrence, protection::breaker::SavedCircuit,
-    security::vault::MasterKeyId, webhook::Webhook, webhook::failures::FailingRule,
+    security::vault::MasterKeyId, tenancy::TenantRules, webhook::Webhook, webhook::failures::FailingRule,
 };
 
 use crate::{
@@ -51,6 +51,8 @@ pub trait Webhooks: Send + Sync {
 pub trait Config: Send + Sync {
     /// Returns webhooks of any tenant by id, including deleted ones: for claimed deliveries.
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Returns the rules of these tenants, without those that do not exist.
+    fn rules_of_tenants(&self, ids: Vec<TenantId>) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>>;
     /// Returns the first `limit` changes after `version`; after version 0, everything that is not deleted. Returns
     /// `None` if there is no such tenant.
     fn config_changes(
