@@ -30,7 +30,7 @@ def fill(store, count, days):
     (first,) = store.execute("SELECT next_seq FROM tenants WHERE id = 'default'").fetchone()
     newest, apart = int(time.time() * 1000) - 60_000, days * 86_400_000 // count
     for begin in range(0, count, BATCH):
-        rows = {"events": [], "deliveries": [], "attempts": [], "dead": []}
+        rows = {"events": [], "deliveries": [], "attempts": [], "attempt_index": [], "dead": []}
         for n in range(begin, min(begin + BATCH, count)):
             ms = newest - (count - 1 - n) * apart
             event, delivery = id_at(ms, "event", n), id_at(ms, "delivery", n)
@@ -52,6 +52,9 @@ def fill(store, count, days):
                  b"content-length: 0\n", None, None, None, None, 300, 300, ms, ms + 1, None, 0, "history#1")
             )
             if died:
+                # Prompt successes are not in the index of attempts.
+                attempt = id_at(ms + 2, "attempt", n)
+                rows["attempt_index"].append((attempt, "default", webhook, delivery, status, category, code))
                 rows["dead"].append((delivery, "default", webhook, kind, category, reason, ms + 2))
         with store:
             for table, values in rows.items():

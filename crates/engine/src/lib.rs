@@ -49,7 +49,7 @@ mod testing;
 mod trace;
 mod wakeups;
 
-pub use control::{ChangeError, CircuitCounts, GateStatus, ReplayError, ReplayTo, WaitReason};
+pub use control::{ChangeError, CircuitCounts, DeliveryState, GateStatus, ReplayError, ReplayTo, WaitReason};
 pub use coordinate::{
     AvailableTokens, CircuitAction,
     redis::{TokenReply, check_redis, check_redis_settings},

@@ -394,6 +394,7 @@ macro_rules! conformance_suite {
             default_tenant_exists_in_a_new_database,
             tenant_is_created_once,
             tenant_can_be_changed,
+            rules_of_several_tenants_are_read_together,
             tenants_are_listed_by_name_in_pages,
             key_requires_its_tenant,
             keys_are_listed_newest_first_in_pages,
@@ -451,6 +452,7 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, rankings:
             dead_letters_are_ranked_by_tenant_and_webhook,
+            dead_letters_of_several_reads_are_ranked,
             redriven_dead_letters_leave_the_ranking,
             attempts_are_ranked_by_intolerable_failures,
             dead_deliveries_are_ranked_by_tenant,

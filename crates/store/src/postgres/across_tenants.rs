@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use redrive_core::{
     DeliveryId, EventId, NotificationId, TenantId, Time, WebhookId, statistics::traffic::EndedCounts,
+    webhook::Webhook,
 };
 use tokio_postgres::{Row, types::ToSql};
 
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     AcrossTenants, ActivityLimits, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
     DeliveryCursor, ListingPage, PageRequest, StoreError, StoreFuture, StoredEvent, StoredNotification,
-    TenantActivity, WaitingCount, Webhook, WebhookRuntime,
+    TenantActivity, WaitingCount, WebhookRuntime,
     access_path::{AccessPath, ListedTenants},
 };
 

@@ -3,6 +3,7 @@
 use redrive_core::{
     DeliveryId, EventId, NotificationId, TenantId, Time, WebhookId,
     statistics::traffic::{EndedCounts, Resolution},
+    webhook::Webhook,
 };
 use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     AcrossTenants, ActivityLimits, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
     DeliveryCursor, ListingPage, PageRequest, StoreError, StoreFuture, StoredEvent, StoredNotification,
-    TenantActivity, WaitingCount, Webhook, WebhookRuntime,
+    TenantActivity, WaitingCount, WebhookRuntime,
     access_path::{AccessPath, ListedTenants},
 };
 
