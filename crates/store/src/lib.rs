@@ -408,6 +408,13 @@ pub trait AcrossTenants: Send + Sync {
         bounds: [Time; 2],
         max: usize,
     ) -> StoreFuture<'_, DeadCounts>;
+    /// Lists the attempts of all tenants as [`Attempts::list_attempts`] does for one. A prompt success is placed by the
+    /// id of its delivery, which begins with the time of its event.
+    fn list_attempts_of_all_tenants(
+        &self,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>>;
     /// Lists the webhooks of all tenants, newest first.
     fn list_webhooks_of_all_tenants(&self, page: PageRequest<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
     /// Lists the notifications of all tenants, newest first.
@@ -907,7 +914,7 @@ pub trait WebhookHistory: Send + Sync {
         from: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<CircuitPeriod>>;
-    /// Returns the periods in which circuits of a tenant were open, last opened first.
+    /// Returns the incidents of a tenant, last opened first.
     fn incidents(
         &self,
         tenant_id: TenantId,

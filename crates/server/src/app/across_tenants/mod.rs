@@ -14,8 +14,9 @@ use redrive_core::{
     AttemptId, DeliveryId, EventId, FieldError, NotificationId, TenantId, WebhookId, webhook::Webhook,
 };
 use redrive_store::{
-    CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter,
-    EventFilter, ListingPage, PageRequest, StoredEvent, StoredNotification,
+    AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
+    DeliveryCursor, DeliveryFilter, EventFilter, ListedAttempt, ListingPage, PageRequest, StoredEvent,
+    StoredNotification,
 };
 
 pub use self::{
@@ -210,6 +211,16 @@ impl App {
                 Ok(self.store().list_events_of_all_tenants(filter, page).await?)
             }
         }
+    }
+
+    /// Reads a page of the attempts of all tenants.
+    pub(super) async fn read_all_attempts(
+        &self,
+        _: AllTenants,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> Result<ListingPage<ListedAttempt, AttemptCursor>, AppError> {
+        Ok(self.store().list_attempts_of_all_tenants(filter, page).await?)
     }
 
     /// Reads a page of the webhooks of all tenants.
