@@ -50,12 +50,12 @@ pub struct WorstWebhooks {
     pub since: Time,
 }
 
-/// Period during which a circuit was open.
+/// Incident: the circuit of a webhook opened and has not closed since, or until it closed.
 #[derive(Clone, Debug)]
 pub struct IncidentDetails {
     /// The webhook.
     pub webhook: WebhookName,
-    /// Period, with the counts that opened the circuit.
+    /// From the first opening until the circuit closed, with the counts that opened it.
     pub period: CircuitPeriod,
 }
 
@@ -187,7 +187,7 @@ impl App {
         Ok(ids.into_iter().filter_map(describe).collect())
     }
 
-    /// Returns the recently opened circuits of a tenant, newest first.
+    /// Returns the recent incidents of a tenant, newest first.
     pub async fn incidents(&self, tenant: &TenantView) -> Result<Vec<IncidentDetails>, AppError> {
         let found = self.store().incidents(tenant.id.clone(), tenant.visibility(), MAX_INCIDENTS).await?;
         let names =

@@ -150,7 +150,7 @@ pub(super) fn sparkline(hour: &LastHour) -> Svg {
     sparkline_svg("Attempts in the last hour", &rows)
 }
 
-/// Formats how long a circuit was open.
+/// Formats how long an incident lasted.
 fn open_for(incident: &IncidentDetails, now: &Time) -> String {
     let end = incident.period.ended_at.unwrap_or(*now);
     format::format_duration(end.duration_since(incident.period.opened_at))

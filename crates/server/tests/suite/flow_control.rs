@@ -288,7 +288,7 @@ async fn status_follows_the_results_of_a_webhook() {
     api.publish("a.b", json!(5)).await;
     let recovered =
         |webhook: &Value| webhook["status"] == "degraded" && webhook["last_success_at"].is_string();
-    api.wait_until("only the last hour tells of the failures", &path, recovered).await;
+    api.wait_until("it recovered, and the last hour has failures", &path, recovered).await;
     for (action, expected) in [("pause", "paused"), ("resume", "degraded"), ("disable", "disabled")] {
         let changed = api.post(&format!("{path}/{action}"), json!({})).await.expect(200);
         assert_eq!(changed["status"], expected, "{action}");

@@ -118,6 +118,13 @@ pub trait AcrossTenants: Send + Sync {
         bounds: [Time; 2],
         max: usize,
     ) -> StoreFuture<'_, DeadCounts>;
+    /// Lists the attempts of all tenants as [`Attempts::list_attempts`] does for one. A prompt success is placed by the
+    /// id of its delivery, which begins with the time of its event.
+    fn list_attempts_of_all_tenants(
+        &self,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>>;
     /// Lists the webhooks of all tenants, newest first.
     fn list_webhooks_of_all_tenants(&self, page: PageRequest<WebhookId>) -> StoreFuture<'_, Vec<Webhook>>;
     /// Lists the notifications of all tenants, newest first.

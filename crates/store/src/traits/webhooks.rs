@@ -130,7 +130,7 @@ pub trait WebhookHistory: Send + Sync {
         from: Time,
         limit: usize,
     ) -> StoreFuture<'_, Vec<CircuitPeriod>>;
-    /// Returns the periods in which circuits of a tenant were open, last opened first.
+    /// Returns the incidents of a tenant, last opened first.
     fn incidents(
         &self,
         tenant_id: TenantId,

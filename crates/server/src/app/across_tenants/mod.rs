@@ -15,8 +15,9 @@ use redrive_core::{
     AttemptId, DeliveryId, EventId, FieldError, NotificationId, TenantId, WebhookId, webhook::Webhook,
 };
 use redrive_store::{
-    CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter,
-    EventFilter, ListingPage, PageRequest, StoreFuture, StoredEvent, StoredNotification,
+    AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
+    DeliveryCursor, DeliveryFilter, EventFilter, ListedAttempt, ListingPage, PageRequest, StoreFuture,
+    StoredEvent, StoredNotification,
 };
 
 pub(super) use self::health::TenantChange;
@@ -259,6 +260,16 @@ impl App {
                 self.store().count_dead_of_all_tenants(across(filter)?, bounds, max).await?
             }
         })
+    }
+
+    /// Reads a page of the attempts of all tenants.
+    pub(super) async fn read_all_attempts(
+        &self,
+        _: AllTenants,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> Result<ListingPage<ListedAttempt, AttemptCursor>, AppError> {
+        Ok(self.store().list_attempts_of_all_tenants(filter, page).await?)
     }
 
     /// Reads a page of the webhooks of all tenants.
