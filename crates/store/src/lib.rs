@@ -295,6 +295,12 @@ pub trait BrowserSessions: Send + Sync {
     fn delete_browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, bool>;
     /// Returns the sessions of a key that expire after `now`, newest first.
     fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>>;
+    /// Lists the sessions of users, whatever the user, that expire after `now`, newest first: for admins only.
+    fn list_user_sessions(
+        &self,
+        now: Time,
+        page: PageRequest<SessionCursor>,
+    ) -> StoreFuture<'_, Vec<BrowserSession>>;
     /// Deletes all sessions of a key, and returns their number.
     fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> StoreFuture<'_, usize>;
     /// Deletes up to `limit` sessions that expired before this time, and returns their number.
@@ -369,6 +375,15 @@ pub trait Attempts: Send + Sync {
         filter: AttemptFilter,
         page: PageRequest<AttemptCursor>,
     ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>>;
+    /// Counts attempts to a webhook by status code and failure category: those in the attempt index, which has every
+    /// attempt other than prompt successes. Counts the newest `max` that were sent at `from` or later.
+    fn count_indexed_attempts(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        from: Time,
+        max: usize,
+    ) -> StoreFuture<'_, Vec<AttemptCount>>;
     /// Returns an attempt.
     fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>>;
     /// Returns the tenant of an attempt, whatever the tenant: for admins only.
