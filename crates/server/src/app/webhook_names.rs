@@ -51,4 +51,18 @@ impl App {
         let own = found.into_iter().filter(|webhook| view.can_see(webhook));
         Ok(own.map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
     }
+
+    /// Returns the addresses of the owners of these webhooks, of those that are not deleted and that the caller may see.
+    pub async fn owner_emails(
+        &self,
+        view: &TenantView,
+        ids: BTreeSet<WebhookId>,
+    ) -> Result<HashMap<WebhookId, String>, AppError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
+        let own = found.into_iter().filter(|one| view.can_see(one) && one.state != WebhookState::Deleted);
+        Ok(own.filter_map(|webhook| Some((webhook.id, webhook.spec.owner?.email?))).collect())
+    }
 }
