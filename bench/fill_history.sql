@@ -18,6 +18,12 @@ CREATE FUNCTION pg_temp.id_at(ms bigint, salt text, n bigint) RETURNS uuid LANGU
     FROM md5(salt || n) AS hash
 $$;
 
+-- Builds the id of an attempt 2 ms after a delivery as `AttemptId::for_delivery` does, so that a prompt success is found by it.
+CREATE FUNCTION pg_temp.attempt_at(ms bigint, n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex(ms + 2), 12, '0') || substr(replace(delivery::text, '-', ''), 13, 16) || '0002')::uuid
+    FROM pg_temp.id_at(ms, 'delivery', n) AS delivery
+$$;
+
 -- Returns the smallest id of a time: the lower bound of a monthly partition.
 CREATE FUNCTION pg_temp.first_id_of(at timestamptz) RETURNS uuid LANGUAGE sql AS $$
     SELECT rpad(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0'), 32, '0')::uuid
@@ -51,7 +57,7 @@ SELECT pg_temp.make_months(now() - :days * interval '1 day');
 -- The rows to insert, oldest first; the newest is one minute old.
 CREATE TEMP TABLE past AS
 SELECT n, ms, pg_temp.id_at(ms, 'event', n) AS event, pg_temp.id_at(ms, 'delivery', n) AS delivery,
-       pg_temp.id_at(ms + 2, 'attempt', n) AS attempt, webhook_list.ids[1 + n % cardinality(webhook_list.ids)] AS webhook,
+       pg_temp.attempt_at(ms, n) AS attempt, webhook_list.ids[1 + n % cardinality(webhook_list.ids)] AS webhook,
        n % 1000 = 7 AS died
 FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) AS webhook_list,
      generate_series(0, :n - 1) AS n,

@@ -96,7 +96,8 @@ def deliveries(webhooks, begin, end, count, newest):
         rows["deliveries"].append(
             (delivery, tenant, event, webhook, 1, status, 1, 2, 1, code, category, reason, ms, ms + 2)
         )
-        attempt = id_at(ms + 2, 3, n)
+        # As `AttemptId::for_delivery` does, so that a prompt success is found by its id.
+        attempt = (ms + 2).to_bytes(6, "big") + delivery[6:14] + bytes([0, 2])
         rows["attempts"].append(
             (delivery, 1, attempt, 3 if died else 1, category, code, 300, ms, ms + 1, 0, "history#1")
         )

@@ -100,6 +100,8 @@ ALL_TENANTS_QUERIES = [
     "/v1/deliveries/{id}/attempts",
     "/v1/attempts/{attempt_id}",
     "/v1/attempts?tenant_id={tenant_id}",
+    "/v1/attempts?tenant_id=*",
+    "/v1/attempts?tenant_id=*&status=failed",
     "/v1/events/{event_id}",
     "/v1/webhooks/{webhook_id}",
     "/metrics/tenants",
