@@ -34,7 +34,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 /// A notification in a list.
 pub(super) struct NotificationRow {
     pub(super) stored: StoredNotification,
-    /// Whom its email goes to; empty if that is not known.
+    /// Recipients of its email; empty if they are not known.
     pub(super) recipients: String,
 }
 

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Bytes of the payload shown initially, and at most.
-const PREVIEW_BYTES: usize = 24 * 1024;
+const PREVIEW_BYTES: usize = 22 * 1024;
 const MAX_BYTES: usize = 4 << 20;
 /// Maximum numbers of deliveries and webhooks shown.
 const MAX_DELIVERIES: u32 = 50;
