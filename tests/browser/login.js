@@ -38,6 +38,8 @@ scenario(async (fixture) => {
         return red + green + blue > 3 * 128 ? "light" : "dark";
       });
     const toggle = page.getByRole("button", { name: "Switch between light and dark" });
+    // The button works once the scripts of the page have run.
+    await page.waitForLoadState();
     assert.equal(await theme(), "light");
     await toggle.click();
     assert.equal(await theme(), "dark");

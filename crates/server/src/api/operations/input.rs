@@ -99,9 +99,8 @@ fn named<T: PartialEq>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<
 fn check_exact(names: &[String]) -> Result<(), FieldError> {
     names.iter().enumerate().try_for_each(|(index, name)| {
         let rejected = ExactEventType::try_from(name.clone()).err();
-        rejected.map_or(Ok(()), |error| {
-            Err(FieldError::new(format!("filter.event_types[{index}]"), error.message))
-        })
+        rejected
+            .map_or(Ok(()), |message| Err(FieldError::new(format!("filter.event_types[{index}]"), message)))
     })
 }
 
