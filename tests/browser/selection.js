@@ -93,6 +93,8 @@ scenario(async (fixture) => {
     const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: "order.n101", exact: true }) });
     await row.getByRole("button", { name: "Resend" }).click();
     await page.getByText("Resend queued.").waitFor();
+    // The rows of a table stay in place under the pointer.
+    await page.mouse.move(0, 0);
     await row.waitFor({ state: "hidden" });
     await dead(37);
   });
