@@ -30,7 +30,7 @@ def fill(store, count, days):
     (first,) = store.execute("SELECT next_seq FROM tenants WHERE id = 'default'").fetchone()
     newest, apart = int(time.time() * 1000) - 60_000, days * 86_400_000 // count
     for begin in range(0, count, BATCH):
-        rows = {"events": [], "deliveries": [], "attempts": [], "dead": []}
+        rows = {"events": [], "deliveries": [], "attempts": [], "attempt_index": [], "dead": []}
         for n in range(begin, min(begin + BATCH, count)):
             ms = newest - (count - 1 - n) * apart
             event, delivery = id_at(ms, "event", n), id_at(ms, "delivery", n)
@@ -47,11 +47,15 @@ def fill(store, count, days):
                 (delivery, "default", event, webhook, 1, status, 1, 2, 1, code, category, error, reason, None, ms,
                  ms + 2, None, None)
             )
+            # As `AttemptId::for_delivery` does, so that a prompt success is found by its id.
+            attempt = (ms + 2).to_bytes(6, "big") + delivery[6:14] + bytes([0, 2])
             rows["attempts"].append(
-                (delivery, 1, id_at(ms + 2, "attempt", n), 3 if died else 1, category, code, error, None,
+                (delivery, 1, attempt, 3 if died else 1, category, code, error, None,
                  b"content-length: 0\n", None, None, None, None, 300, 300, ms, ms + 1, None, 0, "history#1")
             )
             if died:
+                # Prompt successes are not in the index of attempts.
+                rows["attempt_index"].append((attempt, "default", webhook, delivery, status, category, code))
                 rows["dead"].append((delivery, "default", webhook, kind, category, reason, ms + 2))
         with store:
             for table, values in rows.items():

@@ -6,11 +6,13 @@ Usage: fill_tenants.py create HOST:PORT TENANTS
 admin key is in REDRIVE_ADMIN_KEY. `fill` then writes N deliveries of the last day, evenly over all webhooks, into DATABASE:
 the path of an SQLite database, or the URL of a PostgreSQL database, which psql must be able to open. No server may have it
 open. One delivery in a hundred is dead, one webhook in twenty has a backlog, and every tenant has traffic in the last hour.
+`bench/run --tenants` runs both.
 
 It bypasses the API, so it must follow the schema (crates/store/src/*/migrations) and the numeric codes of states.
 """
 
 import concurrent.futures
+import datetime
 import http.client
 import json
 import os
@@ -20,7 +22,7 @@ import sys
 import time
 
 THREADS = 8
-BATCH = 20_000
+BATCH = 100_000
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
 # Rollups of each tenant in the last hour.
@@ -34,6 +36,7 @@ COLUMNS = {
     "failure_category dead_reason created_at ended_at",
     "attempts": "delivery_id number id status failure_category http_status_code total_us scheduled_at executed_at "
     "circuit worker",
+    "attempt_index": "id tenant_id webhook_id delivery_id status category code",
     "dead": "delivery_id tenant_id webhook_id event_type category reason died_at",
     "undelivered": "delivery_id tenant_id webhook_id status category code",
     "waiting": "delivery_id webhook_id lane sort_key seq due created_at",
@@ -79,10 +82,12 @@ def id_at(ms, kind, n):
 
 
 def deliveries(webhooks, begin, end, count, newest):
-    """Returns the rows of deliveries from `begin` on, by table."""
-    rows = {table: [] for table in ("events", "deliveries", "attempts", "dead", "undelivered")}
+    """Returns the rows of deliveries from `begin` on, by table. Partitions of earlier months do not exist."""
+    today = datetime.datetime.fromtimestamp(newest / 1000, datetime.UTC)
+    span = min(DAY_MS, newest - int(today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000))
+    rows = {table: [] for table in ("events", "deliveries", "attempts", "attempt_index", "dead", "undelivered")}
     for n in range(begin, end):
-        ms = newest - (count - 1 - n) * DAY_MS // count
+        ms = newest - (count - 1 - n) * span // count
         event, delivery = id_at(ms, 1, n), id_at(ms, 2, n)
         webhook, tenant = webhooks[n % len(webhooks)]
         died = n % 100 == 7
@@ -91,10 +96,14 @@ def deliveries(webhooks, begin, end, count, newest):
         rows["deliveries"].append(
             (delivery, tenant, event, webhook, 1, status, 1, 2, 1, code, category, reason, ms, ms + 2)
         )
+        # As `AttemptId::for_delivery` does, so that a prompt success is found by its id.
+        attempt = (ms + 2).to_bytes(6, "big") + delivery[6:14] + bytes([0, 2])
         rows["attempts"].append(
-            (delivery, 1, id_at(ms + 2, 3, n), 3 if died else 1, category, code, 300, ms, ms + 1, 0, "history#1")
+            (delivery, 1, attempt, 3 if died else 1, category, code, 300, ms, ms + 1, 0, "history#1")
         )
         if died:
+            # Prompt successes are not in the index of attempts.
+            rows["attempt_index"].append((attempt, tenant, webhook, delivery, 3, category, code))
             rows["dead"].append((delivery, tenant, webhook, "bench.history", category, reason, ms + 2))
             rows["undelivered"].append((delivery, tenant, webhook, status, category, code))
     return rows
@@ -113,8 +122,7 @@ def current(webhooks, now):
             counts = (attempts, successes, b"", b"")
             rows["tenant_rollups"].append((tenant, 1, start, *counts, successes, failed, 0, start + 25 * 3600 * 1000))
             sums[start] = [before + more for before, more in zip(sums.get(start, (0, 0, 0)), (attempts, successes, failed))]
-            if failed:
-                rows["rollups"].append((webhook, start, tenant, attempts, successes, True, b"", b""))
+            rows["rollups"].append((webhook, start, tenant, attempts, successes, failed > 0, b"", b""))
         if n % 20 == 3:
             due = now + DAY_MS
             rows["lanes"].append((webhook, "nr", due, "default"))
@@ -136,6 +144,9 @@ class Sqlite:
     def __init__(self, path):
         self.store = sqlite3.connect(path)
         self.store.execute("PRAGMA synchronous = OFF")
+        # Rows of all tenants alternate, so the indexes by tenant are written everywhere.
+        self.store.execute("PRAGMA cache_size = -2000000")
+        self.store.execute("PRAGMA wal_autocheckpoint = 100000")
 
     def webhooks(self):
         found = self.store.execute("SELECT id, tenant_id FROM webhooks WHERE deleted = 0 ORDER BY id").fetchall()

@@ -223,6 +223,20 @@ def history(cases):
             rows("History in the tables: pages of the dashboard", ["", "kB", "median ms", "worst ms"], body)
 
 
+def all_tenants(cases):
+    for store in ("sqlite", "postgres"):
+        for run in cases.get(f"tenants-{store}", {}).values():
+            size = f"{run['tenants']:,} tenants, {run['deliveries']:,} deliveries, {run['database_bytes'] / 1e9:.1f} GB"
+            head = ["", "first ms", "median ms", "worst ms", "idle ms", "CPU ms", "kB"]
+            body = []
+            for page in run["listings"] + run["pages"]:
+                times = [page[key] for key in ("first_ms", "median_ms", "worst_ms")]
+                idle = f"{page['idle_ms']:.1f}" if "idle_ms" in page else ""
+                cells = [*(f"{took:.1f}" for took in times), idle, f"{page['cpu_ms']:.1f}", f"{page['bytes'] / 1000:.1f}"]
+                body.append([page.get("query") or page["page"], *cells])
+            rows(f"All tenants, {store}: {size}; load average {run['load_average']}", head, body)
+
+
 def dashboard(cases):
     if "dashboard-full" in cases:
         head = ["", "acks/s", "arrivals/s", "of no viewers", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
@@ -352,7 +366,9 @@ def main():
         return
     if "server" in cases:
         print(f"PostgreSQL {cases['server'][1]['version']}")
-    if "split-full" in cases or "history-full" in cases:
+    if any(case.startswith("tenants-") for case in cases):
+        blocks = [all_tenants]
+    elif "split-full" in cases or "history-full" in cases:
         blocks = [split, history, guarantees]
     elif "shared-full" in cases:
         blocks = [shared, guarantees]
@@ -364,7 +380,7 @@ def main():
         blocks = [throughput, latency, guarantees, memory, start]
     else:
         blocks = [gates_full, neighbours, storms, idle, guarantees]
-    for block in [*blocks, doubts]:
+    for block in blocks if blocks == [all_tenants] else [*blocks, doubts]:
         block(cases)
 
 

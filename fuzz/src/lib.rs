@@ -35,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     targets::events::CLOUDEVENTS_BINARY,
     targets::events::AMQP,
     targets::events::ARCHIVE,
+    targets::login::ID_TOKEN,
+    targets::login::CLAIMS,
     targets::rules::FILTER,
     targets::rules::SCHEMA,
     targets::rules::WEBHOOK,

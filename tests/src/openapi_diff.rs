@@ -8,7 +8,7 @@ use std::{
     fmt::Display,
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Direction in which a schema is used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,7 @@ enum Side {
 
 /// Returns every change from `old` to `new` that breaks clients, as one line each.
 pub fn breaking_changes(old: &Value, new: &Value) -> Vec<String> {
+    let (old, new) = (&with_merged_parts(old), &with_merged_parts(new));
     let mut diff = Diff { old, new, found: BTreeSet::new(), seen: BTreeSet::new() };
     diff.compare_schema_names();
     let new_operations = operations(new);
@@ -29,6 +30,36 @@ pub fn breaking_changes(old: &Value, new: &Value) -> Vec<String> {
         }
     }
     diff.found.into_iter().collect()
+}
+
+/// Returns a document in which every named schema that consists of parts (`allOf`) has their fields itself. Whether a field
+/// is in a part makes no difference to clients.
+fn with_merged_parts(document: &Value) -> Value {
+    let mut merged = document.clone();
+    let schemas = merged.pointer_mut("/components/schemas").and_then(Value::as_object_mut);
+    for schema in schemas.into_iter().flat_map(Map::values_mut) {
+        let Some(parts) = schema.as_object_mut().and_then(|schema| schema.remove("allOf")) else { continue };
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        for part in all_parts(document, &parts) {
+            properties.extend(part["properties"].as_object().cloned().unwrap_or_default());
+            required.extend(part["required"].as_array().cloned().unwrap_or_default());
+        }
+        schema["type"] = "object".into();
+        schema["properties"] = properties.into();
+        schema["required"] = required.into();
+    }
+    merged
+}
+
+/// Returns the objects that the parts of a schema consist of, at any depth.
+fn all_parts<'a>(document: &'a Value, parts: &'a Value) -> Vec<&'a Value> {
+    let parts = parts.as_array().into_iter().flatten().map(|part| resolve(document, part));
+    parts
+        .flat_map(|part| match part.get("allOf") {
+            Some(inner) => all_parts(document, inner),
+            None => vec![part],
+        })
+        .collect()
 }
 
 /// Returns the operations of a document by method and path.

@@ -25,6 +25,16 @@ impl LoginBrowser {
         Self { redrive, base, cookies: BTreeMap::new(), account: account.into() }
     }
 
+    /// Opens a browser that reaches the nodes at one address, as behind a load balancer. The requests go to this node.
+    pub fn behind_balancer(redrive: &Redrive, account: &str, public_url: &str) -> Self {
+        Self { base: public_url.to_owned(), ..Self::new(redrive, account) }
+    }
+
+    /// Sends the next requests to this node, as a load balancer may.
+    pub fn use_node(&mut self, redrive: &Redrive) {
+        self.redrive = redrive.api().without_key();
+    }
+
     /// Sends a request with the browser's cookies, and keeps those of the response.
     pub async fn send(&mut self, method: &str, path: &str, form: &str) -> ApiResponse {
         let headers = [FORM, ("cookie", &*join(&self.cookies))];

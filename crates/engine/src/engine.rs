@@ -28,10 +28,10 @@ use redrive_store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AvailableTokens, ChangeError, CircuitAction, CircuitCounts, DryRunCount, EngineFailure, EventDraft,
-    GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt, ReplayCount,
-    ReplayError, ReplayReceipt, ReplayTo, Router, Service, ServiceKind, ServiceStatus, TenantInMemory,
-    TokenReply, WaitReason,
+    AvailableTokens, ChangeError, CircuitAction, CircuitCounts, DeliveryState, DryRunCount, EngineFailure,
+    EventDraft, GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt,
+    ReplayCount, ReplayError, ReplayReceipt, ReplayTo, Router, Service, ServiceKind, ServiceStatus,
+    TenantInMemory, TokenReply, WaitReason,
     attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
@@ -281,20 +281,6 @@ impl Engine {
         self.0.control.change_webhook(tenant_id, id, change).await
     }
 
-    /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
-    pub async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
-        self.0.control.max_attempts(webhook_id).await
-    }
-
-    /// Loads these webhooks of a tenant into the cache unless they are there, with few store calls.
-    pub async fn load_webhooks(
-        &self,
-        tenant_id: &TenantId,
-        webhooks: &[WebhookId],
-    ) -> Result<(), StoreError> {
-        self.router().load_missing(tenant_id, webhooks).await
-    }
-
     /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
     pub async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
         self.0.control.change_tenant(tenant).await
@@ -318,18 +304,24 @@ impl Engine {
         self.0.control.wait_reason(delivery).await
     }
 
+    /// Returns what this node knows about each of these deliveries, in their order, with few reads for all of them.
+    pub async fn delivery_states(&self, deliveries: &[Delivery]) -> Result<Vec<DeliveryState>, StoreError> {
+        self.0.control.delivery_states(deliveries).await
+    }
+
     /// Returns what blocks a webhook now. Returns `None` if the webhook does not exist.
     pub async fn gate_status(&self, webhook_id: WebhookId) -> Result<Option<GateStatus>, StoreError> {
         self.0.control.gate_status(webhook_id).await
     }
 
-    /// Returns what blocks these webhooks of a tenant now; unknown ones are left out.
+    /// Returns what blocks these webhooks now; unknown ones are left out, and those of other tenants than `for_tenant`.
+    /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub async fn gate_statuses(
         &self,
-        tenant_id: &TenantId,
+        for_tenant: Option<&TenantId>,
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, GateStatus>, StoreError> {
-        self.0.control.gate_statuses(tenant_id, webhooks).await
+        self.0.control.gate_statuses(for_tenant, webhooks).await
     }
 
     /// Makes a pending delivery due now, or creates a new round of an ended one.
@@ -513,14 +505,14 @@ impl Engine {
         self.0.statistics.rollups(for_tenant, webhooks, from).await
     }
 
-    /// Returns when each of these webhooks of a tenant last accepted a delivery; webhooks without a success are left
-    /// out.
+    /// Returns when each of these webhooks last accepted a delivery; webhooks without a success are left out.
+    /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub async fn last_successes(
         &self,
-        tenant_id: &TenantId,
+        for_tenant: Option<&TenantId>,
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, Time>, StoreError> {
-        self.0.statistics.last_successes(tenant_id, webhooks).await
+        self.0.statistics.last_successes(for_tenant, webhooks).await
     }
 
     /// Returns when a webhook last accepted a delivery.

@@ -50,8 +50,8 @@ mod trace;
 mod wakeups;
 
 pub use control::{
-    ChangeError, CircuitCounts, GateStatus, PastWebhooks, ReplayCount, ReplayError, ReplayReceipt, ReplayTo,
-    WaitReason,
+    ChangeError, CircuitCounts, DeliveryState, GateStatus, PastWebhooks, ReplayCount, ReplayError,
+    ReplayReceipt, ReplayTo, WaitReason,
 };
 pub use coordinate::{
     AvailableTokens, CircuitAction,

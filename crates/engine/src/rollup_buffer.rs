@@ -24,6 +24,9 @@ use crate::{ids::ById, routing::ResolvedWebhook};
 
 /// Rollup rows written or pruned per store call.
 const BATCH_SIZE: usize = 1_000;
+/// Maximum number of minutes counted per webhook until a flush. Sending is suspended while the store accepts no writes,
+/// so more are rare; attempts of further minutes are counted in the newest.
+const MAX_MINUTES: usize = 15;
 
 /// Counts that are not stored yet: attempts by webhook, and ended deliveries by tenant and minute.
 #[derive(Default)]
@@ -41,32 +44,37 @@ pub(crate) struct RollupBuffer {
 
 #[derive(Default)]
 struct AttemptCounts {
-    /// One entry per webhook: the minute in which its first attempt since the last flush ended. While the store
-    /// accepts no writes, attempts of later minutes are counted in it too.
-    webhooks: ById<WebhookId, MinuteRollup>,
+    /// Up to [`MAX_MINUTES`] minutes of each webhook; at least one.
+    webhooks: ById<WebhookId, Vec<MinuteRollup>>,
     /// Webhooks by tenant, so that a query for one tenant does not scan all webhooks.
     by_tenant: HashMap<TenantId, Vec<WebhookId>>,
 }
 
 impl AttemptCounts {
-    /// Returns the counts of a webhook; starts them at this minute if there are none.
-    fn entry(&mut self, tenant_id: &TenantId, webhook_id: WebhookId, minute: Time) -> &mut MinuteRollup {
-        match self.webhooks.entry(webhook_id) {
+    /// Returns the counts of a webhook for this minute; starts them if there are none.
+    fn entry(&mut self, tenant_id: &TenantId, webhook_id: WebhookId, minute: Time) -> &mut Rollup {
+        let minutes = match self.webhooks.entry(webhook_id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
                 self.by_tenant.entry(tenant_id.clone()).or_default().push(webhook_id);
-                let rollup = Rollup::default();
-                vacant.insert(MinuteRollup { tenant_id: tenant_id.clone(), webhook_id, minute, rollup })
+                vacant.insert(Vec::with_capacity(1))
             }
-        }
+        };
+        let index = match minutes.iter().rposition(|one| one.minute == minute) {
+            Some(index) => index,
+            None if minutes.len() < MAX_MINUTES => {
+                let rollup = Rollup::default();
+                minutes.push(MinuteRollup { tenant_id: tenant_id.clone(), webhook_id, minute, rollup });
+                minutes.len() - 1
+            }
+            None => minutes.len() - 1,
+        };
+        &mut minutes[index].rollup
     }
 
     fn tenant_rollups(&self, tenant_id: &TenantId) -> impl Iterator<Item = &MinuteRollup> {
-        self.by_tenant
-            .get(tenant_id)
-            .into_iter()
-            .flatten()
-            .filter_map(|webhook_id| self.webhooks.get(webhook_id))
+        let webhooks = self.by_tenant.get(tenant_id).into_iter().flatten();
+        webhooks.filter_map(|webhook_id| self.webhooks.get(webhook_id)).flatten()
     }
 }
 
@@ -108,9 +116,8 @@ impl RollupBuffer {
         now: Time,
     ) {
         let mut sent = self.sent.lock();
-        // An attempt that ends shortly after a minute has begun may be counted in the minute before.
         let counted = sent.entry(&webhook.tenant.id, webhook.id, minute_of(now));
-        counted.rollup.add(took.as_micros() as u64, category, now);
+        counted.add(took.as_micros() as u64, category, now);
     }
 
     /// Counts `count` ended deliveries of a tenant.
@@ -150,7 +157,7 @@ impl RollupBuffer {
     pub(crate) fn traffic_of_all_tenants(&self) -> BTreeMap<Time, Traffic> {
         let mut sums: BTreeMap<Time, Traffic> = BTreeMap::new();
         let mut add = |one: &MinuteRollup| sums.entry(one.minute).or_default().sent.merge(&one.rollup);
-        self.sent.lock().webhooks.values().for_each(&mut add);
+        self.sent.lock().webhooks.values().flatten().for_each(&mut add);
         let batch = self.flushing_batch();
         batch.minutes.iter().for_each(add);
         let mut add = |all: &BTreeMap<(TenantId, Time), EndedCounts>| {
@@ -183,7 +190,12 @@ impl RollupBuffer {
     pub(crate) fn pending_rollups(&self, webhooks: &[WebhookId]) -> Vec<MinuteRollup> {
         let mut found: Vec<_> = {
             let sent = self.sent.lock();
-            webhooks.iter().filter_map(|webhook_id| sent.webhooks.get(webhook_id).cloned()).collect()
+            webhooks
+                .iter()
+                .filter_map(|webhook_id| sent.webhooks.get(webhook_id))
+                .flatten()
+                .cloned()
+                .collect()
         };
         let batch = self.flushing_batch();
         found.extend(batch.minutes.iter().filter(|one| webhooks.contains(&one.webhook_id)).cloned());
@@ -192,7 +204,8 @@ impl RollupBuffer {
 
     /// Returns an upper bound of the batches needed to store everything counted so far.
     pub(crate) fn steps_to_go(&self) -> usize {
-        let (sent, ended) = (self.sent.lock().webhooks.len(), self.ended.lock().len());
+        let sent: usize = self.sent.lock().webhooks.values().map(Vec::len).sum();
+        let ended = self.ended.lock().len();
         // Webhooks of one tenant stay in one batch where possible, so some batches are not full.
         2 * sent.div_ceil(BATCH_SIZE) + ended.div_ceil(BATCH_SIZE)
     }
@@ -200,18 +213,20 @@ impl RollupBuffer {
     /// Takes the next batch to store. Webhooks of one tenant stay together as far as they fit.
     pub(crate) fn take(&self) -> Option<Arc<FlushBatch>> {
         let (mut sent, mut ended) = (self.sent.lock(), self.ended.lock());
+        let AttemptCounts { webhooks: counted, by_tenant } = &mut *sent;
         let mut part = FlushBatch::default();
-        while part.minutes.len() < BATCH_SIZE
-            && let Some(tenant_id) = sent.by_tenant.keys().next().cloned()
+        while part.minutes.len() + MAX_MINUTES <= BATCH_SIZE
+            && let Some(tenant_id) = by_tenant.keys().next().cloned()
         {
-            let capacity = BATCH_SIZE - part.minutes.len();
-            let Entry::Occupied(mut webhooks) = sent.by_tenant.entry(tenant_id) else { break };
-            let left = webhooks.get().len().saturating_sub(capacity);
-            let taken = webhooks.get_mut().split_off(left);
-            if left == 0 {
+            let Entry::Occupied(mut webhooks) = by_tenant.entry(tenant_id) else { break };
+            while part.minutes.len() + MAX_MINUTES <= BATCH_SIZE
+                && let Some(webhook_id) = webhooks.get_mut().pop()
+            {
+                part.minutes.extend(counted.remove(&webhook_id).into_iter().flatten());
+            }
+            if webhooks.get().is_empty() {
                 webhooks.remove();
             }
-            part.minutes.extend(taken.iter().filter_map(|webhook_id| sent.webhooks.remove(webhook_id)));
         }
         for one in &part.minutes {
             let key = (one.tenant_id.clone(), one.minute);
@@ -243,9 +258,7 @@ impl RollupBuffer {
     pub(crate) fn restore(&self, part: &FlushBatch) {
         let mut sent = self.sent.lock();
         for back in &part.minutes {
-            let counted = sent.entry(&back.tenant_id, back.webhook_id, back.minute);
-            counted.minute = back.minute.min(counted.minute);
-            counted.rollup.merge(&back.rollup);
+            sent.entry(&back.tenant_id, back.webhook_id, back.minute).merge(&back.rollup);
         }
         let mut ended = self.ended.lock();
         for (key, back) in &part.ended {
@@ -276,9 +289,7 @@ mod tests {
 
     fn count(health: &RollupBuffer, name: &str, webhook: u8, category: Option<FailureCategory>, now: Time) {
         let mut sent = health.sent.lock();
-        sent.entry(&tenant(name), super::tests::webhook(webhook), minute_of(now))
-            .rollup
-            .add(1000, category, now);
+        sent.entry(&tenant(name), super::tests::webhook(webhook), minute_of(now)).add(1000, category, now);
     }
 
     #[test]
@@ -333,7 +344,7 @@ mod tests {
             let mut id = [0; 16];
             id[12..].copy_from_slice(&n.to_be_bytes());
             let tenant_id = tenant(if n % 5 == 0 { "acme" } else { "globex" });
-            sent.entry(&tenant_id, WebhookId::from_bytes(id), at(0)).rollup.add(1000, None, at(1));
+            sent.entry(&tenant_id, WebhookId::from_bytes(id), at(0)).add(1000, None, at(1));
         }
         for minute in 0..1500 {
             health.record_ended(&tenant("acme"), DeliveryStatus::Delivered, 1, at(60 * minute));
@@ -357,11 +368,34 @@ mod tests {
         assert_eq!(seen(), (0, 0));
         let minutes: usize = parts.iter().map(|part| part.minutes.len()).sum();
         assert_eq!((minutes, parts.iter().map(|part| part.ended.len()).sum::<usize>()), (2500, 1500));
-        count(&health, "acme", 1, None, at(61));
-        health.restore(&parts[0]);
-        assert!(
-            health.sent.lock().webhooks.values().all(|one| one.minute <= at(60)),
-            "the earlier minute is kept"
-        );
+    }
+
+    #[test]
+    fn attempts_between_two_flushes_are_counted_in_their_own_minutes() {
+        let health = RollupBuffer::default();
+        let counted = |health: &RollupBuffer| {
+            let mut counted: Vec<_> = health
+                .pending_rollups(&[webhook(1)])
+                .iter()
+                .map(|one| (one.minute, one.rollup.attempts))
+                .collect();
+            counted.sort_unstable();
+            counted
+        };
+        for second in [0, 59, 60, 1800, 61] {
+            count(&health, "acme", 1, Some(FailureCategory::Dns), at(second));
+        }
+        assert_eq!(counted(&health), [(at(0), 2), (at(60), 2), (at(1800), 1)]);
+        assert_eq!(health.failures_of(&tenant("acme"), at(1800)), [(webhook(1), 1)]);
+        let failed = health.take().unwrap();
+        count(&health, "acme", 1, None, at(62));
+        health.restore(&failed);
+        health.finish_flush();
+        assert_eq!(counted(&health), [(at(0), 2), (at(60), 3), (at(1800), 1)]);
+        for minute in 0..100 {
+            count(&health, "acme", 1, None, at(7200 + 60 * minute));
+        }
+        let minutes = counted(&health);
+        assert_eq!((minutes.len(), minutes.iter().map(|one| one.1).sum::<u32>()), (MAX_MINUTES, 106));
     }
 }

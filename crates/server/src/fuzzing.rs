@@ -8,7 +8,7 @@ use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldTable},
 };
-use redrive_core::{EventId, TenantId, webhook::WebhookSpec};
+use redrive_core::{EventId, TenantId, Time, webhook::WebhookSpec};
 use redrive_engine::EventDraft;
 use redrive_store::{DeliveryCursor, EventFilter};
 use serde_json::Value;
@@ -18,6 +18,11 @@ use crate::{
     app::parse::{
         cloudevents::{parse_attributes, parse_structured},
         document::{EventOverrides, parse_document},
+    },
+    oidc::{
+        Identity,
+        id_token::{self, Expected},
+        signature,
     },
     request::cookie,
     sources::message::MessageParser,
@@ -93,6 +98,51 @@ pub fn delivery_cursor(text: &str) -> Option<String> {
 /// Returns the session cookie of a request.
 pub fn session_cookie(headers: &HeaderMap) -> Option<&str> {
     cookie::session(headers, false)
+}
+
+/// A user who logged in with the identity provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The subject.
+    pub subject: String,
+    /// The name.
+    pub name: String,
+    /// The groups.
+    pub groups: Vec<String>,
+}
+
+impl From<Identity> for User {
+    fn from(Identity { subject, name, groups }: Identity) -> Self {
+        Self { subject, name, groups }
+    }
+}
+
+/// What an ID token must contain to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedToken<'a> {
+    /// The issuer.
+    pub issuer: &'a str,
+    /// The client.
+    pub client_id: &'a str,
+    /// The nonce.
+    pub nonce: &'a str,
+    /// The time of the login.
+    pub now: Time,
+}
+
+/// Verifies an ID token with a key set, as a login does. Returns the verified claims.
+pub fn id_token(key_set: &[u8], token: &str, expected: ExpectedToken<'_>) -> Option<Value> {
+    signature::install();
+    let keys = id_token::parse_keys(&serde_json::from_slice(key_set).ok()?)?;
+    let ExpectedToken { issuer, client_id, nonce, now } = expected;
+    let claims = id_token::verify(token, &keys, &Expected { issuer, client_id, nonce, now });
+    claims.ok().map(Value::Object)
+}
+
+/// Reads the user from claims.
+pub fn user_of_claims(claims: &[u8], groups_claim: &str, name_claim: Option<&str>) -> Option<User> {
+    let claims = serde_json::from_slice(claims).ok()?;
+    Identity::from_claims(&claims, groups_claim, name_claim).ok().map(User::from)
 }
 
 /// Parses a webhook document, without checking it against the operator's rules.

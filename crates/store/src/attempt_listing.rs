@@ -11,7 +11,7 @@ use redrive_core::{
 };
 
 use crate::{
-    AttemptCursor, AttemptFilter, ListedAttempt, ListingPage, PageRequest, StoredAttempt,
+    AttemptCursor, AttemptFilter, ListedAttempt, ListingPage, PageRequest,
     access_path::{IdRange, PageBuilder},
 };
 
@@ -137,9 +137,9 @@ impl<'a> AttemptWalk<'a> {
     }
 
     /// Adds the attempts that were read for the candidates of a step, in their order. Returns whether to go on.
-    pub(crate) fn add(&mut self, step: &AttemptStep, read: Vec<(AttemptCursor, StoredAttempt)>) -> bool {
-        let found = read.into_iter().filter(|(_, stored)| self.filter.matches(&stored.attempt));
-        let found: Vec<_> = found.map(|(cursor, stored)| ListedAttempt { stored, cursor }).collect();
+    pub(crate) fn add(&mut self, step: &AttemptStep, read: Vec<ListedAttempt>) -> bool {
+        let mut found = read;
+        found.retain(|one| self.filter.matches(&one.stored.attempt));
         match step.end {
             None if found.len() < self.page.missing() => {
                 self.page.end(found);

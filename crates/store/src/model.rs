@@ -32,7 +32,9 @@ pub use self::{
     tenancy::*, unsubscriptions::*, webhooks::*,
 };
 pub(crate) use self::{
-    rankings::{TENANTS_PER_READ, in_order},
+    rankings::{
+        DEAD_LETTERS_PER_READ, DeadLetterCount, DeadLetterCursor, DeadLetterSums, TENANTS_PER_READ, in_order,
+    },
     runtime_state::BacklogCounts,
     statistics::{ALL_TENANTS_ROLLUP_ID, sum_over_tenants},
 };

@@ -1,6 +1,7 @@
 //! The fuzz targets, grouped by what they parse.
 
 pub(crate) mod events;
+pub(crate) mod login;
 pub(crate) mod network;
 pub(crate) mod rules;
 

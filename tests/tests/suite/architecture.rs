@@ -333,6 +333,7 @@ fn tenants_are_read_together_only_after_an_admin_check() {
         ".tenant_of_webhook(",
         ".tenant_activity(",
         ".waiting_by_webhook(",
+        ".webhooks_by_id(",
     ];
     let own = ["server/src/app/across_tenants/", "server/src/app/traffic.rs"];
     let found = find_violations(&["server"], &reads, &own);

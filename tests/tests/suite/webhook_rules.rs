@@ -624,3 +624,39 @@ async fn portal_pages_offer_what_the_session_may_do() {
         }
     }
 }
+
+#[tokio::test]
+async fn all_broken_rules_of_a_webhook_are_listed() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = json!({
+        "url": "https://example.com/hook",
+        "events": ["order.created"],
+        "headers": {"Host": "y", "x good": "z"},
+        "owner": {"email": "nowhere"},
+        "secret": "short",
+        "auth": {"type": "basic", "user": "x", "password": "y"},
+    });
+    let problem = api.post("/v1/webhooks", webhook).await.expect(400);
+    let errors = problem["errors"].as_array().unwrap();
+    let fields: Vec<_> = errors.iter().map(|error| text(&error["field"])).collect();
+    for field in ["headers.Host", "headers.x good", "owner.email", "secret", "auth.user", "auth.username"] {
+        assert!(fields.contains(&field), "{field} of {problem:#}");
+    }
+    assert_eq!(problem["field"], "auth.user", "the member is named instead of its object: {problem:#}");
+    assert!(text(&problem["detail"]).starts_with("auth.user: unknown field"), "{problem:#}");
+}
+
+#[tokio::test]
+async fn patterns_are_refused_where_names_of_event_types_are_compared() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    for path in ["/v1/deliveries", "/v1/events", "/v1/dlq/stats", "/v1/deliveries/export"] {
+        let problem = api.get(&format!("{path}?event_type=order.*")).await.expect(400);
+        assert_eq!(problem["field"], "event_type", "{path}: {problem}");
+        assert!(text(&problem["detail"]).contains("is a pattern"), "{path}: {problem}");
+    }
+    let filter = json!({"filter": {"event_types": ["order.created", "order.*"]}});
+    let problem = api.post("/v1/deliveries/retry-batch", filter).await.expect(400);
+    assert_eq!(problem["field"], "filter.event_types[1]", "{problem}");
+}

@@ -34,6 +34,30 @@ pub fn validate(event_type: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// Name of one event type in a filter, where a pattern would never match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ExactEventType(String);
+
+impl From<ExactEventType> for String {
+    fn from(name: ExactEventType) -> Self {
+        name.0
+    }
+}
+
+impl TryFrom<String> for ExactEventType {
+    type Error = FieldError;
+
+    fn try_from(text: String) -> Result<Self, FieldError> {
+        if text.contains('*') {
+            let message =
+                format!("\"{text}\" is a pattern; filters compare whole names, such as order.created");
+            return Err(FieldError::new("event_type", message));
+        }
+        validate(&text).map(|()| Self(text))
+    }
+}
+
 /// A subscription pattern of a webhook: one type, all types below a prefix, or all types.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -115,6 +139,16 @@ mod tests {
         for bad in ["", ".", "a.", ".a", "a..b", "a b", "a/b", "é", "a.*", "*", "a\n", &"x".repeat(257)] {
             assert!(validate(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn filters_reject_patterns() {
+        let parse = |text: &str| ExactEventType::try_from(text.to_owned()).map(String::from);
+        assert_eq!(parse("order.created"), Ok("order.created".to_owned()));
+        for pattern in ["order.*", "*"] {
+            assert!(parse(pattern).unwrap_err().message.contains("is a pattern"), "{pattern}");
+        }
+        assert!(parse("order created").is_err());
     }
 
     #[test]

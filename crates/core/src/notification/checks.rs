@@ -16,11 +16,15 @@ const DNS_FAILURE_PERCENT: u64 = 80;
 
 /// Returns whether the host of a webhook could not be resolved: for too many attempts of the window, or for every
 /// attempt since its last success, which are few if it gets few events.
+///
+/// A series counts its failures until it is reported. Later ones are known only if they are in the window.
 pub fn is_dns_failing(window: &Rollup, failures: Option<&FailureSeries>) -> bool {
     let failed = dns_failures(window);
     window.attempts >= DNS_MIN_ATTEMPTS
         && u64::from(failed) * 100 > u64::from(window.attempts) * DNS_FAILURE_PERCENT
-        || failures.is_some_and(|failures| failures.is_only(FailureCategory::Dns))
+        || failures.is_some_and(|failures| {
+            failures.is_only(FailureCategory::Dns) && (!failures.is_reported || window.failures() == failed)
+        })
 }
 
 /// Returns how many attempts failed because the host could not be resolved.
@@ -71,6 +75,11 @@ mod tests {
         assert!(is_failing(&[Dns, Dns]) && is_failing(&[Dns; 5]));
         assert!(!is_failing(&[Dns]), "one failure says nothing");
         assert!(!is_failing(&[Timeout, Dns, Dns]), "the endpoint was reached before");
+        let reported = FailureSeries { is_reported: true, ..series(&[Dns; 5]) };
+        assert!(is_dns_failing(&window(1, 1), Some(&reported)));
+        let mut later = window(50, 1);
+        later.by_category[Timeout as usize] = 49;
+        assert!(!is_dns_failing(&later, Some(&reported)), "the host was resolved since");
     }
 
     #[test]

@@ -180,33 +180,41 @@ impl WebhookSpec {
     /// Validates everything except the URL. A URL that was accepted once stays valid even if the operator's rules have
     /// changed: an owner must still be able to pause a webhook whose URL is no longer allowed.
     pub fn validate_without_url(&self) -> Result<(), FieldError> {
-        validate_subscription(self)?;
-        validate_headers(&self.headers)?;
-        if let Some(auth) = &self.auth {
-            auth.validate()?;
-            if self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
-                return Err(FieldError::new(
-                    "auth",
-                    "conflicts with the header authorization; set only one of them",
-                ));
-            }
-        }
+        self.invalid_fields().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Returns an error for every field that violates a rule, in a fixed order.
+    pub fn invalid_fields(&self) -> Vec<FieldError> {
+        let mut found = Vec::new();
+        found.extend(validate_subscription(self).err());
+        found.extend(invalid_headers(&self.headers));
+        found.extend(self.validate_auth().err());
         if let Some(description) = &self.description {
-            check_plain_text("description", description, 1024)?;
+            found.extend(check_plain_text("description", description, 1024).err());
         }
         if let Some(owner) = &self.owner {
-            check_plain_text("owner.id", owner.id.as_deref().unwrap_or_default(), 256)?;
-            owner.email.as_deref().map_or(Ok(()), |email| check_email("owner.email", email))?;
-            check_muted_kinds("owner.muted_kinds", &owner.muted_kinds)?;
+            let id = owner.id.as_deref().unwrap_or_default();
+            found.extend(check_plain_text("owner.id", id, 256).err());
+            found.extend(owner.email.as_deref().and_then(|email| check_email("owner.email", email).err()));
+            found.extend(check_muted_kinds("owner.muted_kinds", &owner.muted_kinds).err());
         }
         if self.max_in_flight.is_some_and(|n| !MAX_IN_FLIGHT_RANGE.contains(&n)) {
             let (min, max) = (MAX_IN_FLIGHT_RANGE.start(), MAX_IN_FLIGHT_RANGE.end());
-            return Err(FieldError::new("max_in_flight", format!("must be from {min} to {max}")));
+            found.push(FieldError::new("max_in_flight", format!("must be from {min} to {max}")));
         }
-        if let Some(limit) = &self.rate_limit {
-            limit.validate("rate_limit")?;
+        found.extend(self.rate_limit.as_ref().and_then(|limit| limit.validate("rate_limit").err()));
+        found.extend(metadata::validate(&self.metadata).err());
+        found
+    }
+
+    fn validate_auth(&self) -> Result<(), FieldError> {
+        let Some(auth) = &self.auth else { return Ok(()) };
+        auth.validate()?;
+        if self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+            let message = "conflicts with the header authorization; set only one of them";
+            return Err(FieldError::new("auth", message));
         }
-        metadata::validate(&self.metadata)
+        Ok(())
     }
 }
 
@@ -410,6 +418,12 @@ pub struct UrlRules {
 
 /// Validates a webhook's URL.
 pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
+    let url = parse_url(text, rules.allow_http)?;
+    validate_egress(&url, &rules.egress)
+}
+
+/// Parses a webhook's URL, of any host and port.
+pub fn parse_url(text: &str, allow_http: bool) -> Result<Url, FieldError> {
     let refuse = |message: &str| Err(FieldError::new("url", message));
     if text.len() > MAX_URL {
         return refuse("must be at most 2048 characters long");
@@ -423,11 +437,11 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
     };
     match url.scheme() {
         "https" => {}
-        "http" if rules.allow_http => {}
+        "http" if allow_http => {}
         "http" => {
             return refuse("must begin with https:// (the operator can allow http with egress.allow_http)");
         }
-        _ if rules.allow_http => return refuse("must begin with https:// or http://"),
+        _ if allow_http => return refuse("must begin with https:// or http://"),
         _ => return refuse("must begin with https://"),
     }
     if !url.username().is_empty()
@@ -447,7 +461,7 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), FieldError> {
     {
         return refuse("names a host with a character that is not valid in a host name");
     }
-    validate_egress(&url, &rules.egress)
+    Ok(url)
 }
 
 /// Refuses a URL that the egress rules would always deny. The message says whether the port or the host is the
@@ -502,30 +516,29 @@ fn validate_subscription(spec: &WebhookSpec) -> Result<(), FieldError> {
     Ok(())
 }
 
-fn validate_headers(headers: &BTreeMap<String, SecretString>) -> Result<(), FieldError> {
-    if headers.len() > MAX_HEADERS {
-        return Err(FieldError::new("headers", format!("must be at most {MAX_HEADERS} headers")));
+fn invalid_headers(headers: &BTreeMap<String, SecretString>) -> Vec<FieldError> {
+    let invalid = |(name, value): (&String, &SecretString)| {
+        let message = invalid_header(name, value.reveal())?;
+        Some(FieldError::new(format!("headers.{}", name.escape_debug()), message))
+    };
+    let too_many = (headers.len() > MAX_HEADERS)
+        .then(|| FieldError::new("headers", format!("must be at most {MAX_HEADERS} headers")));
+    too_many.into_iter().chain(headers.iter().take(MAX_HEADERS).filter_map(invalid)).collect()
+}
+
+/// Returns what is wrong with a custom header.
+fn invalid_header(name: &str, value: &str) -> Option<String> {
+    let Ok(parsed) = HeaderName::try_from(name) else {
+        return Some("is not a valid HTTP header name".to_owned());
+    };
+    let lower = parsed.as_str();
+    if RESERVED_HEADERS.contains(&lower)
+        || RESERVED_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+    {
+        return Some("is set by Redrive and cannot be overridden".to_owned());
     }
-    for (name, value) in headers {
-        let field = || format!("headers.{}", name.escape_debug());
-        let Ok(parsed) = HeaderName::try_from(name.as_str()) else {
-            return Err(FieldError::new(field(), "is not a valid HTTP header name"));
-        };
-        let lower = parsed.as_str();
-        if RESERVED_HEADERS.contains(&lower)
-            || RESERVED_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-        {
-            return Err(FieldError::new(field(), "is set by Redrive and cannot be overridden"));
-        }
-        let value = value.reveal();
-        if value.len() > MAX_HEADER_VALUE || HeaderValue::from_str(value).is_err() {
-            return Err(FieldError::new(
-                field(),
-                format!("must be visible characters in one line, at most {MAX_HEADER_VALUE} bytes"),
-            ));
-        }
-    }
-    Ok(())
+    (value.len() > MAX_HEADER_VALUE || HeaderValue::from_str(value).is_err())
+        .then(|| format!("must be visible characters in one line, at most {MAX_HEADER_VALUE} bytes"))
 }
 
 #[cfg(test)]

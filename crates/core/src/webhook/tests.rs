@@ -148,7 +148,7 @@ fn origin_change_requires_credentials_to_be_supplied() {
 #[test]
 fn reserved_headers_cannot_be_overridden() {
     let refused = |name: &str, value: &str| {
-        validate_headers(&BTreeMap::from([(name.to_owned(), SecretString::new(value))])).is_err()
+        !invalid_headers(&BTreeMap::from([(name.to_owned(), SecretString::new(value))])).is_empty()
     };
     for name in [
         "Host",
@@ -302,7 +302,7 @@ proptest! {
 
     #[test]
     fn accepted_headers_can_be_sent(name in "[a-zA-Z:_ -]{0,20}|\\PC{0,5}", value in "[ -~]{0,20}|.{0,10}") {
-        if validate_headers(&BTreeMap::from([(name.clone(), SecretString::new(value.clone()))])).is_ok() {
+        if invalid_headers(&BTreeMap::from([(name.clone(), SecretString::new(value.clone()))])).is_empty() {
             let sent = HeaderName::try_from(&name).unwrap();
             prop_assert!(!RESERVED_HEADERS.contains(&sent.as_str()), "{}", sent);
             prop_assert!(!HeaderValue::try_from(&value).unwrap().as_bytes().contains(&b'\n'));

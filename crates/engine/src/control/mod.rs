@@ -15,7 +15,7 @@ pub(crate) use self::redrive::redrive_lane;
 pub use self::{
     circuits::CircuitCounts,
     redrive::{PastWebhooks, ReplayCount, ReplayError, ReplayReceipt, ReplayTo},
-    wait_reason::{GateStatus, WaitReason},
+    wait_reason::{DeliveryState, GateStatus, WaitReason},
     webhooks::ChangeError,
 };
 use crate::{

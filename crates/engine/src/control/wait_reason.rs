@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use redrive_core::{
-    TenantId, Time, WebhookId,
+    DeliveryStatus, TenantId, Time, WebhookId,
     cluster::ticket,
     dispatch::gate::{GateDecision, GateInput, LimitScope, Slots, WaitingOn, decide_admission},
     protection::breaker::{CircuitDecision, CircuitState, CircuitView},
@@ -49,27 +49,65 @@ pub struct GateStatus {
     pub queued: usize,
 }
 
+/// What this node knows about a delivery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryState {
+    /// Maximum number of attempts of its webhook; `None` if the webhook is not known.
+    pub max_attempts: Option<u32>,
+    /// What it waits for, if it is pending; `None` while its request is in flight.
+    pub waiting: Option<WaitReason>,
+}
+
 impl Control {
+    /// Returns what this node knows about each of these deliveries, in their order, with few reads for all of them.
+    pub(crate) async fn delivery_states(
+        &self,
+        deliveries: &[Delivery],
+    ) -> Result<Vec<DeliveryState>, StoreError> {
+        let ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook_id).collect();
+        let webhooks = self.router.webhooks_by_id(&ids).await?;
+        let state = |delivery: &Delivery| {
+            let webhook = webhooks.get(&delivery.webhook_id).map(|webhook| &**webhook);
+            DeliveryState {
+                max_attempts: webhook.map(|webhook| webhook.retry_policy.max_attempts()),
+                waiting: match delivery.status {
+                    DeliveryStatus::Pending => self.pending_wait_reason(webhook, delivery),
+                    _ => None,
+                },
+            }
+        };
+        Ok(deliveries.iter().map(state).collect())
+    }
+
     /// Returns what a pending delivery waits for; `None` while its request is in flight.
     pub(crate) async fn wait_reason(&self, delivery: &Delivery) -> Result<Option<WaitReason>, StoreError> {
+        let mut states = self.delivery_states(std::slice::from_ref(delivery)).await?;
+        Ok(states.pop().and_then(|state| state.waiting))
+    }
+
+    fn pending_wait_reason(
+        &self,
+        webhook: Option<&ResolvedWebhook>,
+        delivery: &Delivery,
+    ) -> Option<WaitReason> {
         if delivery.due.is_none() {
             match self.dispatcher.queues.memory_state(delivery.webhook_id, delivery.id) {
-                Some(MemoryState::Started) => return Ok(None),
-                None if self.membership.is_shared() => return Ok(Some(capacity(ON_OTHER_NODE))),
+                Some(MemoryState::Started) => return None,
+                None if self.membership.is_shared() => return Some(capacity(ON_OTHER_NODE)),
                 Some(MemoryState::Queued) | None => {}
             }
         }
         let now = self.clock.now();
-        let Some(webhook) = self.router.get_or_load(delivery.webhook_id).await? else {
-            return Ok(Some(capacity("the webhook was deleted; the delivery will be cancelled")));
+        let Some(webhook) = webhook else {
+            return Some(capacity("the webhook was deleted; the delivery will be cancelled"));
         };
-        let blocked = self.delivery_wait_reason(&webhook, delivery, now);
+        let blocked = self.delivery_wait_reason(webhook, delivery, now);
         // A delivery in the grace period of its ticket is ready, not scheduled.
         let delay = webhook.retry_policy.first_delay();
         let due = delivery
             .due
             .map(|due| ticket::displayed_due(delivery.created_at, due, delivery.attempt_count, delay));
-        Ok(Some(match (due, blocked) {
+        Some(match (due, blocked) {
             (Some(due), Some(waiting)) if due > now && waiting.until.is_some_and(|until| until <= due) => {
                 scheduled(due)
             }
@@ -78,13 +116,13 @@ impl Control {
             (_, Some(waiting)) => waiting,
             (Some(due), None) if due > now => scheduled(due),
             (_, None)
-                if self.dispatcher.assignments.needs_assigned_node(&webhook)
+                if self.dispatcher.assignments.needs_assigned_node(webhook)
                     && !self.dispatcher.assignments.is_assigned_here(webhook.id) =>
             {
                 capacity(ON_ASSIGNED_NODE)
             }
             (_, None) => capacity("ready, waiting to be sent"),
-        }))
+        })
     }
 
     /// Returns what blocks a webhook now. Returns `None` if the webhook does not exist.
@@ -95,21 +133,16 @@ impl Control {
         Ok(Some(self.current_gate_status(&webhook)))
     }
 
-    /// Returns what blocks these webhooks of a tenant now; unknown ones are left out.
+    /// Returns what blocks these webhooks now; unknown ones are left out, and those of other tenants than `for_tenant`.
+    /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub(crate) async fn gate_statuses(
         &self,
-        tenant_id: &TenantId,
+        for_tenant: Option<&TenantId>,
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, GateStatus>, StoreError> {
-        self.router.load_missing(tenant_id, webhooks).await?;
-        let mut views = HashMap::new();
-        for webhook_id in webhooks.iter().copied() {
-            let webhook = self.router.get_or_load(webhook_id).await?;
-            if let Some(webhook) = webhook.filter(|webhook| webhook.tenant.id == *tenant_id) {
-                views.insert(webhook_id, self.current_gate_status(&webhook));
-            }
-        }
-        Ok(views)
+        let found = self.router.webhooks_by_id(webhooks).await?;
+        let own = found.iter().filter(|(_, webhook)| for_tenant.is_none_or(|id| webhook.tenant.id == *id));
+        Ok(own.map(|(id, webhook)| (*id, self.current_gate_status(webhook))).collect())
     }
 }
 

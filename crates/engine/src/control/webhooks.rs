@@ -186,12 +186,6 @@ impl Control {
         }
     }
 
-    /// Returns the maximum number of attempts of a webhook's deliveries; `None` if the webhook is not known.
-    pub(crate) async fn max_attempts(&self, webhook_id: WebhookId) -> Option<u32> {
-        let webhook = self.router.get_or_load(webhook_id).await;
-        webhook.ok().flatten().map(|webhook| webhook.retry_policy.max_attempts())
-    }
-
     /// Changes a tenant's name and settings. Returns false if the tenant does not exist.
     pub(crate) async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
         let id = tenant.id.clone();

@@ -195,6 +195,7 @@ impl WebhookEntry {
         self.circuit.is_idle(&webhook.breaker, now)
             && webhook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
             && self.paused_by_429_until.is_none_or(|until| until <= now)
+            && self.token.is_none_or(|(_, due)| due <= now)
             && self.failures.is_none()
             && !self.unsynced
             && self.unstored_circuit.unstored + self.unstored_failing.unstored == 0

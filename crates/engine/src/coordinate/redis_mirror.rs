@@ -129,10 +129,18 @@ impl LocalCoordinator {
     }
 
     /// Records that a delivery waits for a token until `until`.
-    pub(super) fn record_token_wait(&self, webhook: &ResolvedWebhook, scope: LimitScope, until: Time) {
-        if let Some(entry) = self.state.lock().webhooks.get_mut(&webhook.id) {
-            entry.token = Some((scope, until));
-        }
+    pub(super) fn record_token_wait(
+        &self,
+        webhook: &ResolvedWebhook,
+        scope: LimitScope,
+        until: Time,
+        now: Time,
+    ) {
+        let state = &mut *self.state.lock();
+        let fresh = state.fresh_bucket();
+        let entry =
+            state.webhooks.entry(webhook.id).or_insert_with(|| WebhookEntry::new(webhook, fresh, now));
+        entry.token = Some((scope, until));
     }
 
     /// Merges the state of a circuit from Redis: the circuit if it changed, and its counts. A transition that this

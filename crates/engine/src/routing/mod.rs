@@ -8,7 +8,7 @@ mod tenancy;
 mod webhook;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -231,23 +231,55 @@ impl Router {
         Ok(Some(self.webhook(id).unwrap_or_else(|| self.insert(webhook, 0))))
     }
 
-    /// Loads these webhooks of a tenant into the cache, including deleted ones, unless they are there.
-    pub(crate) async fn load_missing(
+    /// Returns webhooks by id, whatever their tenants and including deleted ones, with two reads for all that are not
+    /// cached. Caches nothing of a tenant that is not cached, since only whole tenants are kept up to date.
+    pub(crate) async fn webhooks_by_id(
         &self,
-        tenant_id: &TenantId,
-        webhooks: &[WebhookId],
-    ) -> Result<(), StoreError> {
-        self.load_tenant(tenant_id).await?;
-        let unknown: Vec<_> = webhooks.iter().copied().filter(|id| self.webhook(*id).is_none()).collect();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        for webhook in self.store.webhooks_by_id(unknown).await? {
-            if webhook.tenant_id == *tenant_id && self.webhook(webhook.id).is_none() {
-                self.insert(webhook, 0);
+        ids: &[WebhookId],
+    ) -> Result<ById<WebhookId, Arc<ResolvedWebhook>>, StoreError> {
+        let (mut found, mut missing) = (ById::default(), BTreeSet::new());
+        for id in ids {
+            if let Some(webhook) = self.webhook(*id) {
+                found.insert(*id, webhook);
+            } else {
+                missing.insert(*id);
             }
         }
-        Ok(())
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let loaded = self.store.webhooks_by_id(missing.into_iter().collect()).await?;
+        let contexts = self.contexts_of_uncached(&loaded).await?;
+        for webhook in loaded {
+            let id = webhook.id;
+            let resolved = match contexts.get(&webhook.tenant_id) {
+                Some(context) => Arc::new(ResolvedWebhook::new(webhook, 0, context.clone(), &self.defaults)),
+                None => self.webhook(id).unwrap_or_else(|| self.insert(webhook, 0)),
+            };
+            found.insert(id, resolved);
+        }
+        Ok(found)
+    }
+
+    /// Reads the settings of those tenants of these webhooks that are not cached.
+    async fn contexts_of_uncached(
+        &self,
+        webhooks: &[Webhook],
+    ) -> Result<HashMap<TenantId, Arc<TenantContext>>, StoreError> {
+        let tenants = webhooks.iter().map(|webhook| &webhook.tenant_id);
+        let uncached: BTreeSet<_> = tenants.filter(|tenant_id| !self.knows(tenant_id)).cloned().collect();
+        if uncached.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut rules: HashMap<_, _> =
+            self.store.rules_of_tenants(uncached.iter().cloned().collect()).await?.into_iter().collect();
+        let context = |tenant_id: TenantId| {
+            let context = TenantContext::new(tenant_id.clone(), &self.defaults.settings, self.shares.clone());
+            // A deleted tenant has the defaults.
+            context.set(rules.remove(&tenant_id).unwrap_or_default());
+            (tenant_id, Arc::new(context))
+        };
+        Ok(uncached.into_iter().map(context).collect())
     }
 
     /// Returns the webhooks that receive this event; `only` names one webhook whatever it subscribes to. Returns

@@ -192,18 +192,18 @@ impl StatisticsService {
         self.read_consistently(check).await
     }
 
-    /// Returns when each of these webhooks of a tenant last accepted a delivery; webhooks without a success are left
-    /// out.
+    /// Returns when each of these webhooks last accepted a delivery; webhooks without a success are left out.
+    /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub(crate) async fn last_successes(
         &self,
-        tenant_id: &TenantId,
+        for_tenant: Option<&TenantId>,
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, Time>, StoreError> {
         if webhooks.is_empty() {
             return Ok(HashMap::new());
         }
         let counted = self.buffer.pending_rollups(webhooks);
-        let stored = self.store.last_successes(tenant_id.clone(), webhooks.to_vec()).await?;
+        let stored = self.store.last_successes(for_tenant.cloned(), webhooks.to_vec()).await?;
         let mut last: HashMap<_, _> = stored.into_iter().collect();
         for (webhook_id, at) in
             counted.iter().filter_map(|one| Some((one.webhook_id, one.rollup.last_success_at?)))
@@ -219,6 +219,6 @@ impl StatisticsService {
         tenant_id: &TenantId,
         webhook_id: WebhookId,
     ) -> Result<Option<Time>, StoreError> {
-        Ok(self.last_successes(tenant_id, &[webhook_id]).await?.remove(&webhook_id))
+        Ok(self.last_successes(Some(tenant_id), &[webhook_id]).await?.remove(&webhook_id))
     }
 }

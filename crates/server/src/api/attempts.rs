@@ -2,8 +2,7 @@
 
 use axum::extract::State;
 use redrive_core::{
-    AttemptId, DeliveryId, EventId, FailureCategory, FieldError, TenantId, Time, WebhookId,
-    delivery::outcome::AttemptStatus, protection::breaker::CircuitState,
+    AttemptId, FailureCategory, FieldError, TenantId, Time, WebhookId, delivery::outcome::AttemptStatus,
 };
 use redrive_store::{AttemptCursor, AttemptFilter, ListedAttempt};
 use serde::{Deserialize, Serialize};
@@ -12,10 +11,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    deliveries::{AttemptView, code_filter},
+    deliveries::{AttemptResultView, AttemptView, code_filter},
     extract::{Id, List, Query},
     page::{Cursor, Page, Paging},
-    scope::{CanRead, Scoped, TenantQuery, tenant_parameter},
+    scope::{CanRead, Scoped, ScopedListing, TenantQuery, tenant_parameter},
 };
 use crate::problem::{Problem, ReadProblems};
 
@@ -130,62 +129,28 @@ pub(super) struct ListedAttemptView {
     tenant_id: TenantId,
     /// Attempt number of its delivery, from 1.
     number: u32,
-    /// Delivery id.
-    #[schema(value_type = String)]
-    delivery_id: DeliveryId,
-    /// Event id.
-    #[schema(value_type = String)]
-    event_id: EventId,
-    /// Webhook id.
-    #[schema(value_type = String)]
-    webhook_id: WebhookId,
-    /// `success`, `failed` or `exhausted`.
-    #[schema(example = "success")]
-    status: &'static str,
-    /// Failure category.
-    failure_category: Option<FailureCategory>,
-    /// Status code of the response.
-    http_status_code: Option<u16>,
-    /// Error message.
-    error_message: Option<String>,
+    #[serde(flatten)]
+    result: AttemptResultView,
     /// Total milliseconds.
     duration_ms: f64,
-    /// Due time.
-    #[schema(value_type = String, format = DateTime)]
-    scheduled_at: Time,
     /// Time of sending.
     #[schema(value_type = String, format = DateTime)]
     executed_at: Time,
-    /// Due time of the next attempt.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    next_retry_at: Option<Time>,
-    /// State of the webhook's circuit at the time of sending.
-    circuit_state_at_attempt: CircuitState,
     /// Node that sent the attempt.
     worker: String,
 }
 
-impl ListedAttemptView {
-    fn new(tenant_id: TenantId, listed: ListedAttempt) -> Self {
-        let stored = listed.stored;
-        let attempt = stored.attempt;
+impl From<ListedAttempt> for ListedAttemptView {
+    fn from(listed: ListedAttempt) -> Self {
+        let attempt = &listed.stored.attempt;
         Self {
             id: attempt.id,
-            tenant_id,
+            tenant_id: listed.tenant_id,
             number: attempt.number,
-            delivery_id: stored.delivery_id,
-            event_id: stored.event_id,
-            webhook_id: stored.webhook_id,
-            status: attempt.status.name(),
-            failure_category: attempt.failure_category,
-            http_status_code: attempt.http_status_code,
-            error_message: attempt.error_message,
             duration_ms: f64::from(attempt.timings.total) / 1000.0,
-            scheduled_at: attempt.scheduled_at,
             executed_at: attempt.executed_at,
-            next_retry_at: attempt.next_retry_at,
-            circuit_state_at_attempt: attempt.circuit,
             worker: attempt.worker.as_ref().into(),
+            result: AttemptResultView::new(&listed.stored),
         }
     }
 }
@@ -193,19 +158,18 @@ impl ListedAttemptView {
 /// List attempts
 ///
 /// Newest first: a success at the first attempt within a minute of its event is placed at the time of the event, every
-/// other attempt at the time at which it was sent.
+/// other attempt at the time at which it was sent. With an admin key, `tenant_id=*` lists those of all tenants.
 #[utoipa::path(
     get, path = "/v1/attempts", operation_id = "listAttempts", tag = "deliveries", params(AttemptQuery),
     responses((status = 200, description = "Newest first", body = Page<ListedAttemptView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
-    Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<AttemptQuery>>,
+    ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<AttemptQuery>>,
 ) -> Result<axum::Json<Page<ListedAttemptView>>, Problem> {
     let paging = query.paging();
-    let listed = app.list_attempts(&tenant, query.filter()?, paging.request()?).await?;
-    let view = |one| ListedAttemptView::new(tenant.id.clone(), one);
-    Ok(axum::Json(paging.page_of(listed, |one| one.cursor, view)))
+    let listed = app.list_attempts(tenants, query.filter()?, paging.request()?).await?;
+    Ok(axum::Json(paging.page_of(listed, |one| one.cursor, ListedAttemptView::from)))
 }
 
 /// Get an attempt

@@ -1,7 +1,7 @@
 //! `/v1/dlq`: dead deliveries that were not redriven or purged.
 
 use axum::{extract::State, response::Response};
-use redrive_core::{FailureCategory, WebhookId};
+use redrive_core::{FailureCategory, TenantId, WebhookId};
 use redrive_store::EndedCounts;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -80,6 +80,14 @@ pub(super) struct StatsView {
     by_webhook: Vec<WebhookCount>,
     /// Number of dead letters of all other webhooks.
     other_webhooks: u64,
+    /// Dead letters by tenant, the 20 most frequent. Only for all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    by_tenant: Option<Vec<TenantCount>>,
+    /// Number of dead letters of all other tenants. Only for all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    other_tenants: Option<u64>,
 }
 
 /// Deliveries that recently became dead, whether or not redriven since. Exact to the minute, with a few seconds of
@@ -151,6 +159,16 @@ pub(super) struct WebhookCount {
     count: u64,
 }
 
+/// Number of dead letters of one tenant.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TenantCount {
+    /// Tenant.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
+    /// Number of dead letters.
+    count: u64,
+}
+
 impl From<EndedCounts> for RateView {
     fn from(ended: EndedCounts) -> Self {
         let all = ended.all();
@@ -173,6 +191,10 @@ impl From<DeadStats> for StatsView {
             counts(stats.by_event_type, |(event_type, count)| TypeCount { event_type, count });
         let (by_webhook, other_webhooks) =
             counts(stats.by_webhook, |(webhook_id, count)| WebhookCount { webhook_id, count });
+        let by_tenant = stats
+            .by_tenant
+            .map(|by_tenant| counts(by_tenant, |(tenant_id, count)| TenantCount { tenant_id, count }));
+        let (by_tenant, other_tenants) = by_tenant.unzip();
         Self {
             size: stats.size,
             counted_up_to: stats.counted_up_to,
@@ -184,13 +206,15 @@ impl From<DeadStats> for StatsView {
             other_event_types,
             by_webhook,
             other_webhooks,
+            by_tenant,
+            other_tenants,
         }
     }
 }
 
 /// Count dead deliveries
 ///
-/// With an admin key, `tenant_id=*` counts those of all tenants.
+/// With an admin key, `tenant_id=*` counts those of all tenants, also by tenant.
 #[utoipa::path(
     get, path = "/v1/dlq/stats", operation_id = "getDeadLetterStats", tag = "dlq", params(DeadQuery),
     responses((status = 200, description = "Dead letters by cause, webhook, event type and age", body = StatsView), ReadProblems),

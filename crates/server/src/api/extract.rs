@@ -67,6 +67,13 @@ impl<T: Clone> List<T> {
     }
 }
 
+impl<T: Clone + Into<String>> List<T> {
+    /// Returns the values as strings; none if the parameter is missing.
+    pub(super) fn strings(list: &Option<Self>) -> Vec<String> {
+        Self::values(list).into_iter().map(Into::into).collect()
+    }
+}
+
 impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         let text = String::deserialize(value)?;

@@ -1,7 +1,9 @@
 //! `/v1/search` and `/v1/events/search`: find objects by what identifies them, and events by their payloads.
 
 use axum::extract::State;
-use redrive_core::{EventId, FieldError, TenantId, Time, search::SearchText};
+use redrive_core::{
+    EventId, FieldError, TenantId, Time, event::event_type::ExactEventType, search::SearchText,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -117,7 +119,7 @@ pub(crate) struct PayloadQuery {
     value: Option<String>,
     /// Only events of these types.
     #[param(value_type = Option<Vec<String>>)]
-    event_type: Option<List<String>>,
+    event_type: Option<List<ExactEventType>>,
     /// Only events published at or after this time (RFC 3339, or a date: midnight UTC); 7 days before `to` by default.
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
@@ -152,7 +154,7 @@ impl PayloadQuery {
         Ok(PayloadSearchInput {
             path: given("path", &self.path)?,
             value: given("value", &self.value)?,
-            event_types: List::values(&self.event_type),
+            event_types: List::strings(&self.event_type),
             from: self.from,
             to: self.to,
             after: page.after,

@@ -466,10 +466,6 @@ pub(super) struct KeyView {
     name: String,
     /// Scopes of the key.
     scopes: Vec<Scope>,
-    /// The key itself. Returned only once, on creation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
     /// Networks from which the key may be used; any if empty.
     #[schema(value_type = Vec<String>)]
     allowed_networks: Vec<IpNet>,
@@ -487,6 +483,15 @@ pub(super) struct KeyView {
     last_used_at: Option<Time>,
 }
 
+/// API key that was created.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CreatedKeyView {
+    #[serde(flatten)]
+    view: KeyView,
+    /// The key itself. It is returned only once.
+    key: String,
+}
+
 impl From<ApiKey> for KeyView {
     fn from(key: ApiKey) -> Self {
         Self {
@@ -494,7 +499,6 @@ impl From<ApiKey> for KeyView {
             tenant_id: key.tenant_id,
             name: key.name,
             scopes: Scope::from_bits(key.scopes),
-            key: None,
             allowed_networks: key.networks,
             created_at: key.created_at,
             expires_at: key.expires_at,
@@ -535,7 +539,7 @@ async fn create_key_response(
         expires_at: input.expires_at,
     };
     let (key, secret) = app.create_key(actor, new).await?;
-    let view = KeyView { key: Some(secret), ..key.into() };
+    let view = CreatedKeyView { view: key.into(), key: secret };
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
@@ -543,7 +547,7 @@ async fn create_key_response(
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", operation_id = "createApiKey", tag = "tenants", params(("id" = String, Path)),
     request_body = Option<KeyCreate>,
-    responses((status = 201, description = "The key; `key` is returned only once", body = KeyView), ChangeProblems),
+    responses((status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView), ChangeProblems),
 )]
 async fn create_key(
     State(app): State<AppState>,
@@ -596,7 +600,7 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
 /// Create an admin key
 #[utoipa::path(
     post, path = "/v1/admin-keys", operation_id = "createAdminKey", tag = "tenants", request_body = Option<KeyCreate>,
-    responses((status = 201, description = "The key; `key` is returned only once", body = KeyView), ChangeProblems),
+    responses((status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView), ChangeProblems),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,

@@ -9,7 +9,7 @@ use redrive_store::{
 };
 
 pub use super::blocked::BlockedPeriod;
-use super::{App, AppError, TenantView, blocked::blocked};
+use super::{App, AppError, TenantSelection, TenantView, across_tenants::ObjectId, blocked::blocked};
 
 /// Maximum number of open periods read for one delivery, newest first.
 const MAX_PERIODS: usize = 100;
@@ -35,17 +35,28 @@ pub struct DeliveryHistory {
 }
 
 impl App {
-    /// Lists attempts, newest first. A webhook that the caller may not see has none.
+    /// Lists attempts, newest first. A webhook that the caller may not see has none. Over all tenants, a webhook in the
+    /// filter selects its tenant.
     pub async fn list_attempts(
         &self,
-        tenant: impl Into<TenantView>,
+        tenants: impl Into<TenantSelection>,
         filter: AttemptFilter,
         page: PageRequest<AttemptCursor>,
     ) -> Result<ListingPage<ListedAttempt, AttemptCursor>, AppError> {
-        let view = tenant.into();
+        let nothing = ListingPage { found: Vec::new(), stopped: None };
+        let view = match (tenants.into(), filter.webhook_id) {
+            (TenantSelection::One(view), _) => view,
+            (TenantSelection::All(all), None) => return self.read_all_attempts(all, filter, page).await,
+            (TenantSelection::All(all), Some(id)) => {
+                match self.tenant_of(all, ObjectId::Webhook(id)).await? {
+                    Some(tenant_id) => tenant_id.into(),
+                    None => return Ok(nothing),
+                }
+            }
+        };
         if let Some(webhook_id) = filter.webhook_id {
             match self.require_known_webhook(&view, webhook_id).await {
-                Err(AppError::NotFound(_)) => return Ok(ListingPage { found: Vec::new(), stopped: None }),
+                Err(AppError::NotFound(_)) => return Ok(nothing),
                 known => known?,
             }
         }

@@ -12,7 +12,7 @@ use redrive_store::CircuitPeriod;
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError, TenantView,
+    Actor, App, AppError, TenantSelection, TenantView,
     audit::{AuditChange, AuditedAction},
 };
 
@@ -63,13 +63,13 @@ impl App {
         self.with_periods(&tenant_id, id, gate.circuit).await
     }
 
-    /// Returns the circuit states of these webhooks, without those that the tenant does not have.
+    /// Returns the circuit states of these webhooks, without those that the tenants do not have.
     pub async fn circuit_states(
         &self,
-        tenant_id: &TenantId,
+        tenants: &TenantSelection,
         ids: &[WebhookId],
     ) -> Result<HashMap<WebhookId, CircuitState>, AppError> {
-        let views = self.engine.gate_statuses(tenant_id, ids).await?;
+        let views = self.engine.gate_statuses(tenants.tenant_id(), ids).await?;
         Ok(views.into_iter().map(|(id, gate)| (id, gate.circuit.state)).collect())
     }
 

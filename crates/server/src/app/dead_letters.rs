@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-use redrive_core::{FailureCategory, WebhookId, delivery::recovery::Recoverability};
+use redrive_core::{FailureCategory, TenantId, WebhookId, delivery::recovery::Recoverability};
 use redrive_store::{DeadGroup, DeliveryFilter, EndedCounts};
 
 use super::{App, AppError, TenantSelection};
@@ -40,6 +40,8 @@ pub struct DeadStats {
     pub by_event_type: TopCounts<String>,
     /// Counts by webhook.
     pub by_webhook: TopCounts<WebhookId>,
+    /// Counts by tenant, of those of all tenants.
+    pub by_tenant: Option<TopCounts<TenantId>>,
     /// Deliveries of the whole tenant, or of all, that ended within the last hour and the last 24 hours.
     pub ended: [EndedCounts; 2],
 }
@@ -89,6 +91,10 @@ impl App {
             },
             by_event_type: top_counts(groups, |group| group.event_type.clone()),
             by_webhook: top_counts(groups, |group| group.webhook_id),
+            by_tenant: tenants
+                .tenant_id()
+                .is_none()
+                .then(|| top_counts(groups, |group| group.tenant_id.clone())),
             ended: self.recent_ends(&tenants, now).await?,
         })
     }
@@ -103,6 +109,7 @@ mod tests {
     #[test]
     fn largest_groups_are_listed_and_rest_is_summed() {
         let group = |n: u64| DeadGroup {
+            tenant_id: TenantId::default(),
             webhook_id: WebhookId::from_bytes([n as u8; 16]),
             event_type: format!("type.{n}"),
             category: None,

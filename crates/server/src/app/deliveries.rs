@@ -1,13 +1,11 @@
 //! Deliveries: status, wait reason, retry and cancellation.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use redrive_core::{
-    DeliveryId, DeliveryStatus, TenantId, WebhookId,
+    DeliveryId, DeliveryStatus,
     delivery::{REASON_BY_REQUEST, lane::Priority},
     dispatch::gate::WaitingOn,
 };
-use redrive_engine::WaitReason;
+use redrive_engine::{DeliveryState, WaitReason};
 use redrive_store::{
     CancelResult, Delivery, DeliveryCursor, DeliveryFilter, ListingPage, PageRequest, RedriveResult,
     StatusFilter,
@@ -17,7 +15,7 @@ use serde_json::json;
 
 use super::{
     Actor, App, AppError, ErrorCode, TenantSelection, TenantView,
-    across_tenants::read_each,
+    across_tenants::DeliveryListing,
     audit::{AuditChange, AuditedAction},
     endpoint_successes::EndpointSuccesses,
 };
@@ -64,10 +62,9 @@ impl App {
     ) -> Result<DeliveryDetails, AppError> {
         let view = tenant.into();
         let delivery = self.visible_delivery(&view, id).await?;
-        let mut details = [self.details(delivery).await?];
+        let mut details = self.details_for_all(vec![delivery]).await?;
         self.add_endpoint_successes(&TenantSelection::from(&view), &mut details).await?;
-        let [details] = details;
-        Ok(details)
+        details.pop().ok_or(AppError::NotFound("delivery"))
     }
 
     /// Returns a delivery as stored. A delivery to a webhook that the caller may not see is reported as not found.
@@ -97,7 +94,8 @@ impl App {
         if filter.status == Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) {
             return self.list_in_flight(&tenants, filter, page).await;
         }
-        let ListingPage { found, stopped } = self.read_deliveries(&tenants, filter, page).await?;
+        let ListingPage { found, stopped } =
+            self.read_deliveries(&tenants, DeliveryListing::All, filter, page).await?;
         Ok(ListingPage { found: self.details_for_all(found).await?, stopped })
     }
 
@@ -114,7 +112,7 @@ impl App {
         let (mut blocked, mut skipped) = (Vec::new(), 0);
         let mut at = PageRequest { offset: 0, limit: CIRCUIT_BLOCKED_BATCH_SIZE, ..page };
         for _ in 0..MAX_CIRCUIT_BLOCKED_BATCHES {
-            let listed = self.read_deliveries(tenants, filter.clone(), at).await?;
+            let listed = self.read_deliveries(tenants, DeliveryListing::All, filter.clone(), at).await?;
             let is_last = listed.found.len() < CIRCUIT_BLOCKED_BATCH_SIZE as usize;
             let last = listed
                 .found
@@ -151,7 +149,7 @@ impl App {
         let limit = page.limit as usize;
         let mut in_flight = Vec::new();
         loop {
-            let listed = self.read_deliveries(tenants, filter.clone(), page).await?;
+            let listed = self.read_deliveries(tenants, DeliveryListing::All, filter.clone(), page).await?;
             let ListingPage { found, stopped } = listed;
             let is_last = found.len() < limit;
             let last = found
@@ -179,7 +177,8 @@ impl App {
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<DeliveryDetails, DeliveryCursor>, AppError> {
         let tenants = tenants.into();
-        let ListingPage { found, stopped } = self.read_dead(&tenants, filter, page).await?;
+        let ListingPage { found, stopped } =
+            self.read_deliveries(&tenants, DeliveryListing::Dead, filter, page).await?;
         let mut found = self.details_for_all(found).await?;
         self.add_endpoint_successes(&tenants, &mut found).await?;
         Ok(ListingPage { found, stopped })
@@ -253,41 +252,21 @@ impl App {
         .await
     }
 
+    /// Adds the state that only this node knows, with few reads for all deliveries.
     pub(super) async fn details_for_all(
         &self,
         found: Vec<Delivery>,
     ) -> Result<Vec<DeliveryDetails>, AppError> {
-        self.load_webhooks_of(&found).await?;
-        let mut details = Vec::with_capacity(found.len());
-        for delivery in found {
-            details.push(self.details(delivery).await?);
-        }
-        Ok(details)
+        let states = self.engine.delivery_states(&found).await?;
+        Ok(found.into_iter().zip(states).map(|(delivery, state)| details(delivery, state)).collect())
     }
+}
 
-    /// Loads the webhooks of deliveries into memory with one read per tenant.
-    pub(super) async fn load_webhooks_of(&self, deliveries: &[Delivery]) -> Result<(), AppError> {
-        let mut by_tenant: BTreeMap<&TenantId, BTreeSet<WebhookId>> = BTreeMap::new();
-        for delivery in deliveries {
-            by_tenant.entry(&delivery.tenant_id).or_default().insert(delivery.webhook_id);
-        }
-        let by_tenant: Vec<(&TenantId, Vec<WebhookId>)> =
-            by_tenant.into_iter().map(|(tenant_id, ids)| (tenant_id, ids.into_iter().collect())).collect();
-        let load = by_tenant.iter().map(|(tenant_id, ids)| self.engine.load_webhooks(tenant_id, ids));
-        read_each(load).await?;
-        Ok(())
+/// Adds the state that only this node knows.
+fn details(mut delivery: Delivery, state: DeliveryState) -> DeliveryDetails {
+    let DeliveryState { max_attempts, waiting } = state;
+    if delivery.status == DeliveryStatus::Pending && waiting.is_none() {
+        delivery.status = DeliveryStatus::InFlight;
     }
-
-    /// Adds the state that only this node knows.
-    pub(super) async fn details(&self, mut delivery: Delivery) -> Result<DeliveryDetails, AppError> {
-        let max_attempts = self.engine.max_attempts(delivery.webhook_id).await;
-        let mut waiting = None;
-        if delivery.status == DeliveryStatus::Pending {
-            waiting = self.engine.wait_reason(&delivery).await?;
-            if waiting.is_none() {
-                delivery.status = DeliveryStatus::InFlight;
-            }
-        }
-        Ok(DeliveryDetails { delivery, waiting, max_attempts, endpoint_successes: None })
-    }
+    DeliveryDetails { delivery, waiting, max_attempts, endpoint_successes: None }
 }

@@ -34,12 +34,8 @@ impl App {
         webhooks.dedup();
         let Some(first) = details.iter().filter_map(died_at).min() else { return Ok(()) };
         let oldest = self.engine.clock().now().saturating_sub(COUNTED_TIME);
-        let tenant_id = match tenants {
-            TenantSelection::One(view) => Some(&view.id),
-            TenantSelection::All(_) => None,
-        };
-        let minutes =
-            self.engine.rollups(tenant_id, webhooks, first.saturating_sub(MINUTE).max(oldest)).await?;
+        let since = first.saturating_sub(MINUTE).max(oldest);
+        let minutes = self.engine.rollups(tenants.tenant_id(), webhooks, since).await?;
         for one in details {
             if let Some(died_at) = died_at(one) {
                 let count = successes_since(&minutes, one.delivery.webhook_id, died_at.max(oldest));

@@ -4,13 +4,13 @@
 
 use redrive_core::{
     FailureCategory, Time, WebhookId,
-    protection::breaker::CircuitState,
+    protection::breaker::{CircuitState, SavedCircuit},
     statistics::traffic::{EndedCounts, Range},
 };
-use redrive_store::{CircuitPeriod, DeliveryFilter};
+use redrive_store::{CircuitPeriod, DeliveryFilter, WebhookRuntime};
 
 use super::{
-    App, AppError, TenantView,
+    App, AppError, TenantSelection, TenantView,
     queue::QueueSummary,
     traffic::TrafficChart,
     webhook_names::WebhookName,
@@ -50,12 +50,12 @@ pub struct WorstWebhooks {
     pub since: Time,
 }
 
-/// Period during which a circuit was open.
+/// Incident: the circuit of a webhook opened and has not closed since, or until it closed.
 #[derive(Clone, Debug)]
 pub struct IncidentDetails {
     /// The webhook.
     pub webhook: WebhookName,
-    /// Period, with the counts that opened the circuit.
+    /// From the first opening until the circuit closed, with the counts that opened it.
     pub period: CircuitPeriod,
 }
 
@@ -68,6 +68,18 @@ pub struct CircuitCounts {
     pub half_open: usize,
     /// Whether there are more than the counting limit.
     pub more: bool,
+}
+
+impl CircuitCounts {
+    /// Counts a circuit. Returns `false` if it is closed.
+    pub(super) fn add(&mut self, runtime: &WebhookRuntime) -> bool {
+        match runtime.circuit.as_ref().map(SavedCircuit::effective_state) {
+            None | Some(CircuitState::Closed) => return false,
+            Some(CircuitState::HalfOpen) => self.half_open += 1,
+            Some(CircuitState::Open) => self.open += 1,
+        }
+        true
+    }
 }
 
 /// Number of dead letters, and recently ended deliveries.
@@ -133,12 +145,8 @@ impl App {
     pub async fn circuits(&self, tenant: &TenantView) -> Result<CircuitCounts, AppError> {
         let found = self.store().circuits(tenant.id.clone(), tenant.visibility(), MAX_CIRCUITS + 1).await?;
         let mut counts = CircuitCounts { more: found.len() > MAX_CIRCUITS, ..CircuitCounts::default() };
-        for circuit in found.iter().take(MAX_CIRCUITS).filter_map(|runtime| runtime.circuit.as_ref()) {
-            match circuit.effective_state() {
-                CircuitState::Closed => {}
-                CircuitState::HalfOpen => counts.half_open += 1,
-                CircuitState::Open => counts.open += 1,
-            }
+        for circuit in found.iter().take(MAX_CIRCUITS) {
+            counts.add(circuit);
         }
         Ok(counts)
     }
@@ -155,23 +163,31 @@ impl App {
             found.by_webhook.retain(|(webhook_id, _)| visible.contains_key(webhook_id));
         }
         let failing = found.by_webhook.len();
-        let top = worst_of(found.by_webhook);
-        let ids: Vec<_> = top.iter().map(|(webhook_id, _)| *webhook_id).collect();
-        let mut hours = self.last_hours(tenant, ids.clone(), now).await?;
-        let mut names = self.webhook_names(tenant, ids).await?;
-        let worst = |(webhook_id, _): (WebhookId, u64)| {
-            let last_hour = hours.remove(&webhook_id)?;
-            Some(WorstWebhook {
-                webhook: names.remove(&webhook_id)?,
-                most_frequent: last_hour.sum.most_frequent(),
-                last_hour,
-            })
-        };
-        let webhooks = top.into_iter().filter_map(worst).collect();
+        let top = worst_of(found.by_webhook).into_iter().map(|(webhook_id, _)| webhook_id).collect();
+        let webhooks = self.describe_worst(&tenant.into(), top, now).await?;
         Ok(WorstWebhooks { webhooks, failing, since: found.only_since.unwrap_or(from) })
     }
 
-    /// Returns the recently opened circuits of a tenant, newest first.
+    /// Adds names and the results of the last hour to the ids of webhooks with failures, of a tenant or of any.
+    pub(super) async fn describe_worst(
+        &self,
+        tenants: &TenantSelection,
+        ids: Vec<WebhookId>,
+        now: Time,
+    ) -> Result<Vec<WorstWebhook>, AppError> {
+        let (mut hours, mut names) = tokio::try_join!(
+            self.last_hours(tenants.tenant_id(), ids.clone(), now),
+            self.webhook_names(tenants, ids.clone()),
+        )?;
+        let describe = |webhook_id: WebhookId| {
+            let last_hour = hours.remove(&webhook_id)?;
+            let webhook = names.remove(&webhook_id)?;
+            Some(WorstWebhook { webhook, most_frequent: last_hour.sum.most_frequent(), last_hour })
+        };
+        Ok(ids.into_iter().filter_map(describe).collect())
+    }
+
+    /// Returns the recent incidents of a tenant, newest first.
     pub async fn incidents(&self, tenant: &TenantView) -> Result<Vec<IncidentDetails>, AppError> {
         let found = self.store().incidents(tenant.id.clone(), tenant.visibility(), MAX_INCIDENTS).await?;
         let names =

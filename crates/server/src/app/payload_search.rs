@@ -1,11 +1,17 @@
 //! Payload search: events whose payload has a value at a path. A request reads a bounded part of a bounded time range,
 //! in small steps on connections for reads of users, and reports how far it came.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    EventId, FieldError, KeyId, Time,
+    EventId, FieldError, KeyId, TenantId, Time,
     routing::filter::{Filter, MAX_STEPS, Payload},
     search::payload_pointer,
 };
@@ -30,19 +36,56 @@ const MAX_PER_NODE: usize = 4;
 const MAX_PATH_BYTES: usize = 1_024;
 const MAX_VALUE_BYTES: usize = 4_096;
 
-/// Running payload searches of this node, by key; `None` is the admin key from the configuration.
+/// How a request for a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SearchEnd {
+    /// The whole range was searched.
+    Complete,
+    /// A limit was reached; the cursor continues.
+    Limited,
+    /// The store failed.
+    Failed,
+    /// The client disconnected.
+    Cancelled,
+}
+
+impl SearchEnd {
+    const ALL: [Self; 4] = [Self::Complete, Self::Limited, Self::Failed, Self::Cancelled];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Limited => "limited",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Payload searches of this node.
 #[derive(Default)]
-pub(super) struct PayloadSearchLimiter(Arc<Mutex<Vec<Option<KeyId>>>>);
+struct Searches {
+    /// Callers of the running searches, by the id under which their calls are counted; `None` is the admin key from the
+    /// configuration.
+    running: Mutex<Vec<Option<KeyId>>>,
+    /// Number of searches by their end.
+    ended: [AtomicU64; SearchEnd::ALL.len()],
+}
+
+/// Limits the payload searches of this node, and counts them.
+#[derive(Default)]
+pub(super) struct PayloadSearchLimiter(Arc<Searches>);
 
 /// Permit to run a search; released on drop, also when the client disconnects.
 struct PayloadSearchPermit {
-    running: Arc<Mutex<Vec<Option<KeyId>>>>,
+    searches: Arc<Searches>,
     key: Option<KeyId>,
+    end: SearchEnd,
 }
 
 impl PayloadSearchLimiter {
     fn begin(&self, key: Option<KeyId>) -> Result<PayloadSearchPermit, AppError> {
-        let mut running = self.0.lock();
+        let mut running = self.0.running.lock();
         if running.contains(&key) {
             return Err(AppError::TooManySearches { here: false, max: 1 });
         }
@@ -50,13 +93,25 @@ impl PayloadSearchLimiter {
             return Err(AppError::TooManySearches { here: true, max: MAX_PER_NODE as u32 });
         }
         running.push(key);
-        Ok(PayloadSearchPermit { running: self.0.clone(), key })
+        // Dropped before the search has ended, a permit belongs to a client that has disconnected.
+        Ok(PayloadSearchPermit { searches: self.0.clone(), key, end: SearchEnd::Cancelled })
+    }
+
+    /// Returns how many searches run now.
+    pub(super) fn running(&self) -> usize {
+        self.0.running.lock().len()
+    }
+
+    /// Returns how many searches ended in each way.
+    pub(super) fn ended(&self) -> [(&'static str, u64); SearchEnd::ALL.len()] {
+        SearchEnd::ALL.map(|end| (end.name(), self.0.ended[end as usize].load(Relaxed)))
     }
 }
 
 impl Drop for PayloadSearchPermit {
     fn drop(&mut self) {
-        let mut running = self.running.lock();
+        self.searches.ended[self.end as usize].fetch_add(1, Relaxed);
+        let mut running = self.searches.running.lock();
         if let Some(index) = running.iter().position(|key| *key == self.key) {
             running.swap_remove(index);
         }
@@ -190,8 +245,21 @@ impl App {
         input: PayloadSearchInput,
     ) -> Result<PayloadMatches, AppError> {
         let search = PayloadSearch::new(input, self.engine.clock().now())?;
-        let _permit = self.payload_searches.begin(caller.key)?;
-        let tenant_id = tenant.into().id;
+        let mut permit = self.payload_searches.begin(caller.rate_limit_id())?;
+        let found = self.run_search(tenant.into().id, &search).await;
+        permit.end = match &found {
+            Ok(PayloadMatches { next: None, .. }) => SearchEnd::Complete,
+            Ok(_) => SearchEnd::Limited,
+            Err(_) => SearchEnd::Failed,
+        };
+        found
+    }
+
+    async fn run_search(
+        &self,
+        tenant_id: TenantId,
+        search: &PayloadSearch,
+    ) -> Result<PayloadMatches, AppError> {
         let (mut ids, mut scanned, mut after) = (Vec::new(), 0, search.after);
         let started = monotonic_now();
         let next = loop {
@@ -291,5 +359,9 @@ mod tests {
         assert_eq!(searches.begin(key(9)).err(), Some(AppError::TooManySearches { here: true, max: 4 }));
         drop(first);
         assert!(searches.begin(key(9)).is_ok() && searches.begin(None).is_ok());
+        let mut complete = searches.begin(None).unwrap();
+        complete.end = SearchEnd::Complete;
+        drop(complete);
+        assert_eq!(searches.ended(), [("complete", 1), ("limited", 0), ("failed", 0), ("cancelled", 3)]);
     }
 }

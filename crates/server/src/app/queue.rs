@@ -45,7 +45,7 @@ impl App {
         let concerned = backlogs.iter().map(|(webhook_id, _)| *webhook_id);
         let concerned: Vec<_> =
             concerned.chain(in_memory.queued.iter().map(|(webhook_id, _)| *webhook_id)).collect();
-        let views = self.engine.gate_statuses(tenant, &concerned).await?;
+        let views = self.engine.gate_statuses(Some(tenant), &concerned).await?;
         let queue = sum(&backlogs, &in_memory, &views);
         Ok(QueueSummary { more: queue.more || found.more, ..queue })
     }

@@ -9,7 +9,7 @@ use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 
 use super::{
     Actor, App, AppError, Caller, ErrorCode, NewKey, TenantView,
-    across_tenants::{AllTenants, TenantOrder},
+    across_tenants::{AllTenants, TenantChange, TenantOrder},
     audit::{self, AuditChange, AuditedAction},
 };
 
@@ -68,7 +68,7 @@ impl App {
             Ok((tenant, AuditChange { after, ..AuditChange::default() }))
         });
         let created = created.await?;
-        self.tenant_health.invalidate();
+        self.tenant_health.apply(TenantChange::Stored(created.clone()));
         self.request_confirmations(&created.id, &created.rules.notifications.emails).await;
         Ok(created)
     }
@@ -97,7 +97,7 @@ impl App {
             Ok((tenant, AuditChange { before, after, object: None }))
         });
         let changed = changed.await?;
-        self.tenant_health.invalidate();
+        self.tenant_health.apply(TenantChange::Stored(changed.clone()));
         let all = changed.rules.notifications.emails.iter();
         let named: Vec<String> = all.filter(|email| !emails.contains(email)).cloned().collect();
         self.request_confirmations(&id, &named).await;
@@ -130,7 +130,7 @@ impl App {
             if !self.engine.delete_tenant(&id).await? {
                 return Err(AppError::NotFound("tenant"));
             }
-            self.tenant_health.invalidate();
+            self.tenant_health.apply(TenantChange::Deleted(id.clone()));
             self.keys.reload(self.store()).await?;
             Ok(((), AuditChange { before, ..AuditChange::default() }))
         })

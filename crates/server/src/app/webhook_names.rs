@@ -7,7 +7,7 @@ use redrive_core::{
     webhook::{Webhook, WebhookState},
 };
 
-use super::{App, AppError, TenantView};
+use super::{App, AppError, TenantSelection, TenantView};
 
 /// Webhook as referenced by other objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +40,23 @@ impl App {
     /// Returns the names of these webhooks, including deleted ones, but not of those that the caller may not see.
     pub async fn webhook_names(
         &self,
-        view: &TenantView,
+        tenants: impl Into<TenantSelection>,
         ids: Vec<WebhookId>,
     ) -> Result<HashMap<WebhookId, WebhookName>, AppError> {
         let ids: BTreeSet<_> = ids.into_iter().collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
-        let own = found.into_iter().filter(|webhook| view.can_see(webhook));
-        Ok(own.map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
+        let ids = ids.into_iter().collect();
+        let found = match tenants.into() {
+            TenantSelection::One(view) => {
+                let mut found = self.store().tenant_webhooks_by_id(view.id.clone(), ids).await?;
+                found.retain(|webhook| view.can_see(webhook));
+                found
+            }
+            TenantSelection::All(all) => self.read_webhooks_by_id(all, ids).await?,
+        };
+        Ok(found.into_iter().map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
     }
 
     /// Returns the addresses of the owners of these webhooks, of those that are not deleted and that the caller may see.

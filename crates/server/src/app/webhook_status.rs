@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use redrive_core::{
-    TenantId, Time, WebhookId,
+    Time, WebhookId,
     statistics::rollup::Rollup,
     webhook::{
         Webhook,
@@ -13,7 +13,7 @@ use redrive_core::{
 };
 use redrive_engine::GateStatus;
 
-use super::{App, AppError};
+use super::{App, AppError, TenantSelection};
 
 /// What is known about a webhook besides its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +52,16 @@ pub(super) fn status_of(
 }
 
 impl App {
-    /// Returns the facts of those of these webhooks of a tenant that have the wanted status; of all without one. Results
-    /// of the last hour are read only where they decide.
+    /// Returns the facts of those of these webhooks, of a tenant or of any, that have the wanted status; of all without
+    /// one. Results of the last hour are read only where they decide.
     pub async fn webhook_facts_of(
         &self,
-        tenant_id: &TenantId,
+        tenants: impl Into<TenantSelection>,
         webhooks: &[Webhook],
         wanted: Option<WebhookStatus>,
     ) -> Result<HashMap<WebhookId, WebhookFacts>, AppError> {
+        let tenants = tenants.into();
+        let tenant_id = tenants.tenant_id();
         let (now, rule) = (self.engine.clock().now(), self.engine.failing_rule());
         let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
         let gates = self.engine.gate_statuses(tenant_id, &ids).await?;

@@ -14,7 +14,7 @@ use redrive_core::{
 use redrive_store::MinuteRollup;
 
 use super::{
-    App, AppError,
+    App, AppError, TenantSelection,
     health::{BacklogBreakdown, attribute_backlog},
     webhook_status::status_of,
 };
@@ -69,19 +69,20 @@ impl WebhookSummary {
 }
 
 impl App {
-    /// Returns a summary for each of these webhooks of a tenant, in the same order. Meant for one page of a listing.
+    /// Returns a summary for each of these webhooks of a tenant, or of any tenant, in the same order. Meant for one page
+    /// of a listing.
     pub async fn summaries(
         &self,
-        tenant_id: &TenantId,
+        tenants: impl Into<TenantSelection>,
         webhooks: &[Webhook],
     ) -> Result<Vec<WebhookSummary>, AppError> {
+        let tenants = tenants.into();
+        let tenant_id = tenants.tenant_id();
         let (now, rule) = (self.engine.clock().now(), self.engine.failing_rule());
         let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
         let (mut hours, backlogs, views) = tokio::try_join!(
             self.last_hours(tenant_id, ids.clone(), now),
-            async {
-                Ok(self.store().backlogs(Some(tenant_id.clone()), ids.clone(), now, MAX_COUNTED).await?)
-            },
+            async { Ok(self.store().backlogs(tenant_id.cloned(), ids.clone(), now, MAX_COUNTED).await?) },
             async { Ok(self.engine.gate_statuses(tenant_id, &ids).await?) },
         )?;
         let took_nothing = |id: &&WebhookId| hours.get(id).is_none_or(|hour| hour.sum.successes == 0);
@@ -113,14 +114,15 @@ impl App {
         webhooks.iter().map(summarize).collect()
     }
 
-    /// Returns the results of the last hour for each of these webhooks.
+    /// Returns the results of the last hour for each of these webhooks. `for_tenant` is the tenant that asked; `None` for an
+    /// admin of all tenants.
     pub(super) async fn last_hours(
         &self,
-        tenant_id: &TenantId,
+        for_tenant: Option<&TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
     ) -> Result<HashMap<WebhookId, LastHour>, AppError> {
-        let minutes = self.engine.rollups(Some(tenant_id), webhooks, axis(now).begin()).await?;
+        let minutes = self.engine.rollups(for_tenant, webhooks, axis(now).begin()).await?;
         let mut by_webhook: HashMap<WebhookId, Vec<MinuteRollup>> = HashMap::new();
         for minute in minutes {
             by_webhook.entry(minute.webhook_id).or_default().push(minute);

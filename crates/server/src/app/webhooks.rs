@@ -430,10 +430,10 @@ impl App {
     /// Returns the time of the last successful attempt of each of these webhooks, with one read for all of them.
     pub async fn last_successes(
         &self,
-        tenant_id: &TenantId,
+        tenants: &TenantSelection,
         ids: &[WebhookId],
     ) -> Result<HashMap<WebhookId, Time>, AppError> {
-        Ok(self.engine.last_successes(tenant_id, ids).await?)
+        Ok(self.engine.last_successes(tenants.tenant_id(), ids).await?)
     }
 
     /// Deletes a webhook: pending deliveries are cancelled, the history is kept.

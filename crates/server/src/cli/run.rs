@@ -150,6 +150,9 @@ fn run_services(app: &Arc<App>, archive: Option<Archive>, reload: Option<Certifi
     let (engine, stop) = (app.engine(), app.engine().stop_token());
     app.start_key_reload();
     app.start_key_maintenance();
+    if app.rules().role.serves_api() {
+        app.start_tenant_health();
+    }
     if let Some(archive) = archive {
         let (archive, stop, used) = (Arc::new(archive), stop.clone(), engine.clone());
         engine.run_service(Service::new("archiver", ServiceKind::Auxiliary, move || {

@@ -3,6 +3,7 @@
 
 mod amqp;
 mod archive;
+mod certificates;
 mod database;
 mod dev;
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use redrive_core::{tenancy::user_role::RoleGroups, time::HumanDuration};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-use super::{ConfigError, Profile, SecretSetting, settings::section};
+use super::{ConfigError, Profile, SecretSetting, certificates::read_authorities, settings::section};
 
 /// Maximum length of a name or identifier.
 const MAX_TEXT_BYTES: usize = 256;
@@ -109,13 +109,7 @@ impl Oidc {
 
     /// Returns the certificate authorities to trust in addition to the usual ones.
     pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-        let Some(path) = &self.ca_file else { return Ok(Vec::new()) };
-        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        match read {
-            Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => refuse("ca_file", format!("{} contains no PEM certificate", path.display())),
-            Err(error) => refuse("ca_file", format!("{} cannot be read: {error}", path.display())),
-        }
+        read_authorities("oidc.ca_file", self.ca_file.as_deref())
     }
 
     pub(super) fn validate(&self, profile: Profile, public_url: Option<&str>) -> Result<(), ConfigError> {

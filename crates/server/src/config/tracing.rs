@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use axum::http::{HeaderName, HeaderValue};
 use redrive_core::time::HumanDuration;
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{ConfigError, SecretSetting, settings::section};
+use super::{ConfigError, SecretSetting, certificates::read_authorities, settings::section};
 
 section! {
     /// Tracing settings.
@@ -92,13 +92,7 @@ impl Tracing {
 
     /// Returns the CA certificates to trust in addition to the default ones.
     pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-        let Some(path) = &self.ca_file else { return Ok(Vec::new()) };
-        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        match read {
-            Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => refuse("ca_file", format!("{} contains no PEM certificate", path.display())),
-            Err(error) => refuse("ca_file", format!("{} cannot be read: {error}", path.display())),
-        }
+        read_authorities("tracing.ca_file", self.ca_file.as_deref())
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

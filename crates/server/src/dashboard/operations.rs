@@ -101,7 +101,7 @@ async fn blocked_webhooks(
     }
     let named = &operation.order.selection.webhook_ids;
     let named = &named[..named.len().min(MAX_NAMED_WEBHOOKS)];
-    let states = app.circuit_states(&tenant.id, named).await?;
+    let states = app.circuit_states(&tenant.into(), named).await?;
     Ok(named.iter().copied().filter(|id| states.get(id) == Some(&CircuitState::Open)).collect())
 }
 

@@ -72,6 +72,38 @@ impl ChartCard {
     }
 }
 
+/// A page that shows the traffic of a tenant, or of all.
+pub(super) trait TrafficPage {
+    /// Returns the traffic that the page shows.
+    fn traffic(&self) -> &TrafficChart;
+
+    /// Returns the selectable ranges, each with whether it is the current one.
+    fn ranges(&self) -> Vec<(&'static str, bool)> {
+        Range::ALL.iter().map(|range| (range.name(), *range == self.traffic().range)).collect()
+    }
+
+    /// Returns a percentile of the attempts' duration.
+    fn percentile(&self, percent: f64) -> String {
+        let millis = self.traffic().total.latencies.percentile(percent);
+        millis.map_or_else(|| "–".to_owned(), format::millis)
+    }
+
+    fn success_rate(&self) -> String {
+        self.traffic().total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
+    }
+
+    /// Returns the color of the success rate.
+    fn success_tone(&self) -> &'static str {
+        rate_tone(self.traffic().total.success_rate())
+    }
+}
+
+impl TrafficPage for OverviewPage {
+    fn traffic(&self) -> &TrafficChart {
+        &self.overview.traffic
+    }
+}
+
 /// Renders the overview.
 pub(super) async fn page(
     State(app): State<AppState>,
@@ -85,26 +117,6 @@ pub(super) async fn page(
 }
 
 impl OverviewPage {
-    /// Returns the selectable ranges, each with whether it is the current one.
-    fn ranges(&self) -> Vec<(&'static str, bool)> {
-        Range::ALL.iter().map(|range| (range.name(), *range == self.overview.traffic.range)).collect()
-    }
-
-    /// Returns a percentile of the attempts' duration.
-    fn percentile(&self, percent: f64) -> String {
-        let millis = self.overview.traffic.total.latencies.percentile(percent);
-        millis.map_or_else(|| "–".to_owned(), format::millis)
-    }
-
-    fn success_rate(&self) -> String {
-        self.overview.traffic.total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
-    }
-
-    /// Returns the color of the success rate.
-    fn success_tone(&self) -> &'static str {
-        rate_tone(self.overview.traffic.total.success_rate())
-    }
-
     /// Returns whether failures were counted over less than an hour.
     fn is_cut_short(&self) -> bool {
         self.overview.worst_webhooks.since > recent_since(self.overview.traffic.now, HOUR)
@@ -140,7 +152,7 @@ pub(super) fn sparkline(hour: &LastHour) -> Svg {
     sparkline_svg("Attempts in the last hour", &rows)
 }
 
-/// Formats how long a circuit was open.
+/// Formats how long an incident lasted.
 fn open_for(incident: &IncidentDetails, now: &Time) -> String {
     let end = incident.period.ended_at.unwrap_or(*now);
     format::format_duration(end.duration_since(incident.period.opened_at))

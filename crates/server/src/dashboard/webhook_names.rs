@@ -6,7 +6,7 @@ use redrive_core::WebhookId;
 use redrive_store::PageRequest;
 
 use super::{format, page::PageError};
-use crate::app::{App, TenantView, webhook_names::WebhookName};
+use crate::app::{App, TenantSelection, TenantView, webhook_names::WebhookName};
 
 /// Maximum number of webhooks in a filter's list.
 const MAX_CHOICES: u32 = 100;
@@ -20,11 +20,11 @@ impl Names {
     /// Loads the names of all these webhooks with one call.
     pub(super) async fn load(
         app: &App,
-        tenant: &TenantView,
+        tenants: impl Into<TenantSelection>,
         ids: impl IntoIterator<Item = WebhookId>,
     ) -> Result<Self, PageError> {
         let ids = ids.into_iter().collect();
-        Ok(Self(app.webhook_names(tenant, ids).await?))
+        Ok(Self(app.webhook_names(tenants, ids).await?))
     }
 
     /// Returns the shortened URL, for tables.
@@ -43,12 +43,6 @@ impl Names {
     /// Returns whether the webhook exists, and so has a page.
     pub(super) fn exists(&self, id: &WebhookId) -> bool {
         self.0.get(id).is_some_and(|named| !named.is_deleted())
-    }
-}
-
-impl FromIterator<Names> for Names {
-    fn from_iter<I: IntoIterator<Item = Names>>(parts: I) -> Self {
-        Self(parts.into_iter().flat_map(|part| part.0).collect())
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Reads the user from verified claims.
-    pub(super) fn from_claims(
+    pub(crate) fn from_claims(
         claims: &Map<String, Value>,
         groups_claim: &str,
         name_claim: Option<&str>,

@@ -19,22 +19,22 @@ const CLOCK_TOLERANCE_SECONDS: f64 = 60.0;
 const MAX_TRIED_KEYS: usize = 10;
 
 /// What a valid token contains.
-pub(super) struct Expected<'a> {
-    pub(super) issuer: &'a str,
-    pub(super) client_id: &'a str,
-    pub(super) nonce: &'a str,
-    pub(super) now: Time,
+pub(crate) struct Expected<'a> {
+    pub(crate) issuer: &'a str,
+    pub(crate) client_id: &'a str,
+    pub(crate) nonce: &'a str,
+    pub(crate) now: Time,
 }
 
 /// Parses a set of keys. Keys of unknown kinds are omitted. Returns `None` if it is no set of keys.
-pub(super) fn parse_keys(set: &Value) -> Option<JwkSet> {
+pub(crate) fn parse_keys(set: &Value) -> Option<JwkSet> {
     let keys = set["keys"].as_array()?;
     let keys = keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect();
     Some(JwkSet { keys })
 }
 
 /// Verifies a token with the keys of the provider and returns its claims.
-pub(super) fn verify(
+pub(crate) fn verify(
     token: &str,
     keys: &JwkSet,
     expected: &Expected<'_>,

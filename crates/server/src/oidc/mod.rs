@@ -5,8 +5,8 @@ mod cache;
 mod claims;
 mod error;
 mod http;
-mod id_token;
-mod signature;
+pub(crate) mod id_token;
+pub(crate) mod signature;
 
 use std::{fmt, sync::Arc};
 

@@ -34,7 +34,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 };
 
 /// Makes the library use ring.
-pub(super) fn install() {
+pub(crate) fn install() {
     // An error means that it is installed already.
     let _ = PROVIDER.install_default();
 }

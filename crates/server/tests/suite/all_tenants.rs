@@ -97,6 +97,13 @@ async fn admin_lists_all_tenants(fixture: Fixture) {
     assert_eq!(fixture.listed(&format!("/v1/events?tenant_id=*&id={unknown}")).await, []);
     let stats = fixture.api.get("/v1/dlq/stats?tenant_id=*").await.expect(200);
     assert_eq!((&stats["size"], &stats["by_webhook"][0]["webhook_id"]), (&json!(1), &json!(globex.webhook)));
+    assert_eq!(stats["by_tenant"], json!([{"tenant_id": "globex", "count": 1}]));
+    assert_eq!(stats["other_tenants"], 0);
+    let of_one = fixture.api.get("/v1/dlq/stats?tenant_id=globex").await.expect(200);
+    assert_eq!(
+        (&of_one["size"], of_one.get("by_tenant"), of_one.get("other_tenants")),
+        (&json!(1), None, None)
+    );
     // Without a tenant, an admin acts for `default`, as before.
     assert_eq!(fixture.listed("/v1/deliveries").await, []);
     // Pages follow each other by their cursors.
@@ -219,6 +226,10 @@ async fn tenants_are_listed_by_health_and_searched_by_name() {
         // A new tenant is found by the next search.
         api.post("/v1/tenants", json!({"id": "initech", "name": "Brand new"})).await.expect(201);
         assert_eq!(ids("search=brand").await, ["initech"]);
+        api.patch("/v1/tenants/initech", json!({"name": "Renamed"})).await.expect(200);
+        assert_eq!(ids("search=renamed").await, ["initech"]);
+        api.delete("/v1/tenants/initech").await.expect(204);
+        assert_eq!(ids("search=renamed").await, [] as [&str; 0]);
     }
 }
 

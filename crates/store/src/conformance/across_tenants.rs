@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
     delivery::code_filter::CodeFilter,
-    delivery::outcome::Outcome,
+    delivery::outcome::{AttemptStatus, Outcome},
     event::Event,
     notification::{NotificationKind, Occurrence},
     protection::breaker::{CircuitState, SavedCircuit},
@@ -18,9 +18,9 @@ use redrive_core::{
 
 use super::{Harness, at, closed, history, notifications, page};
 use crate::{
-    ActivityLimits, CrossTenantEventFilter, CrossTenantFilter, Delivery, DeliveryCursor, DeliveryFilter,
-    EventFilter, InitialState, MinuteRollup, NewEvent, OutcomeRecord, PageRequest, StatusFilter,
-    TenantRollup, UpdateResult, Visibility,
+    ActivityLimits, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, Delivery,
+    DeliveryCursor, DeliveryFilter, EventFilter, InitialState, MinuteRollup, NewEvent, OutcomeRecord,
+    PageRequest, StatusFilter, TenantRollup, UpdateResult, Visibility,
 };
 
 const MINUTE: i64 = 60_000;
@@ -172,6 +172,48 @@ pub async fn paging_over_all_tenants_neither_skips_nor_repeats(harness: &Arc<Har
     let page = PageRequest { after: None, offset: 5, limit: 3 };
     let skipped = harness.store().list_deliveries_of_all_tenants(CrossTenantFilter::default(), page).await;
     assert_eq!(skipped.unwrap().found, all[5..8]);
+}
+
+pub async fn attempts_of_all_tenants_are_those_of_each(harness: &Arc<Harness>) {
+    let other = publish_samples(harness).await;
+    let none = AttemptFilter::default;
+    for filter in [
+        none(),
+        AttemptFilter { statuses: vec![AttemptStatus::Success], ..none() },
+        AttemptFilter { statuses: vec![AttemptStatus::Failed, AttemptStatus::FinalFailure], ..none() },
+        AttemptFilter { failure_categories: vec![FailureCategory::ServerError], ..none() },
+        AttemptFilter { status_code: Some(CodeFilter::Class(5)), ..none() },
+        AttemptFilter { from: Some(at(5)), to: Some(at(20)), ..none() },
+        AttemptFilter { webhook_id: Some(other.webhook_id), ..none() },
+        AttemptFilter { tenant_managed_only: true, ..none() },
+    ] {
+        let mut expected = BTreeSet::new();
+        for tenant_id in [&harness.tenant_id, &other.tenant_id] {
+            let listed = harness.store().list_attempts(tenant_id.clone(), filter.clone(), page(1_000)).await;
+            let key =
+                |one: crate::ListedAttempt| (one.tenant_id, one.stored.delivery_id, one.stored.attempt.id);
+            expected.extend(listed.unwrap().found.into_iter().map(key));
+        }
+        let (mut found, mut last) = (BTreeSet::new(), None::<AttemptCursor>);
+        loop {
+            let page = PageRequest { after: last, offset: 0, limit: 7 };
+            let listed = harness.store().list_attempts_of_all_tenants(filter.clone(), page).await.unwrap();
+            for one in &listed.found {
+                assert!(last.is_none_or(|last| one.cursor < last), "newest first, {filter:?}");
+                last = Some(one.cursor);
+                let is_new =
+                    found.insert((one.tenant_id.clone(), one.stored.delivery_id, one.stored.attempt.id));
+                assert!(is_new, "listed twice, {filter:?}");
+            }
+            if listed.found.len() < 7 {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{filter:?}");
+    }
+    let all = harness.store().list_attempts_of_all_tenants(none(), page(1_000)).await.unwrap().found;
+    let tenants: BTreeSet<_> = all.into_iter().map(|one| one.tenant_id).collect();
+    assert_eq!(tenants.len(), 2);
 }
 
 pub async fn events_of_all_tenants_are_listed_newest_first(harness: &Arc<Harness>) {

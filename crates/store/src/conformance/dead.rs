@@ -38,22 +38,21 @@ async fn publish_samples(harness: &Harness) -> Vec<(DeliveryId, DeadGroup)> {
         harness.record(outcome).await;
         let age = BOUNDS.iter().filter(|bound| died_at <= at(**bound)).count() as u8;
         let event_type = event_type.to_owned();
-        dead.push((
-            id,
-            DeadGroup { webhook_id, event_type, category: Some(category), reason, age, count: 1 },
-        ));
+        let (tenant_id, category) = (harness.tenant_id.clone(), Some(category));
+        dead.push((id, DeadGroup { tenant_id, webhook_id, event_type, category, reason, age, count: 1 }));
     }
     dead
 }
 
-type Key = (WebhookId, String, Option<String>, String, u8);
+type Key = (TenantId, WebhookId, String, Option<String>, String, u8);
 
 fn sums<'a>(groups: impl Iterator<Item = &'a DeadGroup>) -> BTreeMap<Key, u64> {
     let mut sums = BTreeMap::new();
     for group in groups {
         let category = group.category.map(|category| category.name().to_owned());
-        let key =
-            (group.webhook_id, group.event_type.clone(), category, group.reason.name().to_owned(), group.age);
+        let (tenant_id, event_type) = (group.tenant_id.clone(), group.event_type.clone());
+        let reason = group.reason.name().to_owned();
+        let key = (tenant_id, group.webhook_id, event_type, category, reason, group.age);
         *sums.entry(key).or_default() += group.count;
     }
     sums

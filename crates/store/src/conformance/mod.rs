@@ -282,6 +282,7 @@ macro_rules! conformance_suite {
             circuit_periods_are_listed_since_a_time,
             circuit_periods_of_several_webhooks_are_read_together,
             incidents_of_a_tenant_are_listed_newest_first,
+            incident_lasts_until_the_circuit_closes,
             open_half_open_and_forced_circuits_of_a_tenant_are_listed,
             circuits_of_operator_managed_webhooks_can_be_excluded,
         }
@@ -376,6 +377,7 @@ macro_rules! conformance_suite {
             filter_that_needs_a_tenant_is_refused,
             paging_over_all_tenants_neither_skips_nor_repeats,
             events_of_all_tenants_are_listed_newest_first,
+            attempts_of_all_tenants_are_those_of_each,
             tenant_of_an_object_is_found_by_its_id,
             dead_letters_of_all_tenants_are_counted,
             webhooks_of_all_tenants_are_listed_newest_first,
@@ -395,6 +397,7 @@ macro_rules! conformance_suite {
             default_tenant_exists_in_a_new_database,
             tenant_is_created_once,
             tenant_can_be_changed,
+            rules_of_several_tenants_are_read_together,
             tenants_are_listed_by_name_in_pages,
             key_requires_its_tenant,
             keys_are_listed_newest_first_in_pages,
@@ -453,6 +456,7 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, rankings:
             dead_letters_are_ranked_by_tenant_and_webhook,
+            dead_letters_of_several_reads_are_ranked,
             redriven_dead_letters_leave_the_ranking,
             attempts_are_ranked_by_intolerable_failures,
             dead_deliveries_are_ranked_by_tenant,

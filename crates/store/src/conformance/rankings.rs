@@ -15,8 +15,9 @@ use redrive_core::{
 
 use super::{Harness, at, closed};
 use crate::{
-    AttemptSums, FailingChange, InitialState, MinuteRollup, OutcomeRecord, RedriveResult, TenantRollup,
-    TrafficRanking, TrafficRankingRequest, WebhookEffects, WebhookOfTenant, model::TENANTS_PER_READ,
+    AttemptSums, FailingChange, InitialState, MinuteRollup, OutcomeRecord, PublishResult, RedriveResult,
+    TenantRollup, TrafficRanking, TrafficRankingRequest, WebhookEffects, WebhookOfTenant,
+    model::{DEAD_LETTERS_PER_READ, TENANTS_PER_READ},
 };
 
 const MINUTE: i64 = 60_000;
@@ -104,6 +105,35 @@ pub async fn dead_letters_are_ranked_by_tenant_and_webhook(harness: &Arc<Harness
         expected.map(|(webhook_id, count)| (tenant_webhook(&harness.tenant_id, webhook_id), count));
     assert_eq!(ranking.webhooks.top, expected);
     assert_eq!((ranking.webhooks.total, ranking.webhooks.count), (6, 3));
+}
+
+pub async fn dead_letters_of_several_reads_are_ranked(harness: &Arc<Harness>) {
+    const WEBHOOKS: usize = 10;
+    let mut webhooks: Vec<_> = (0..WEBHOOKS).map(|_| harness.webhook_id()).collect();
+    let lanes: Vec<_> =
+        webhooks.iter().map(|id| (harness.lane_of(*id), InitialState::Waiting(at(0)))).collect();
+    let each = DEAD_LETTERS_PER_READ / WEBHOOKS + 1;
+    let published: Vec<_> =
+        (0..each).map(|_| harness.submit(harness.fan_out_to(harness.event(at(0)), &lanes))).collect();
+    for published in published {
+        assert!(matches!(published.await.unwrap(), Ok(PublishResult::New { .. })));
+    }
+    for webhook_id in &webhooks {
+        while !harness
+            .store()
+            .expire_deliveries(*webhook_id, at(1), at(2), 1_000, None)
+            .await
+            .unwrap()
+            .finished
+        {}
+    }
+    let all = (WEBHOOKS * each) as u64;
+    let ranking = harness.store().rank_dead_letters(3).await.unwrap();
+    assert_eq!(ranking.tenants.top, [(harness.tenant_id.clone(), all)]);
+    webhooks.sort_unstable();
+    let first = webhooks.iter().take(3).map(|id| (tenant_webhook(&harness.tenant_id, *id), each as u64));
+    assert_eq!(ranking.webhooks.top, first.collect::<Vec<_>>());
+    assert_eq!((ranking.webhooks.total, ranking.webhooks.count), (all, WEBHOOKS as u64));
 }
 
 pub async fn redriven_dead_letters_leave_the_ranking(harness: &Arc<Harness>) {

@@ -581,7 +581,7 @@ pub async fn incidents_of_a_tenant_are_listed_newest_first(harness: &Arc<Harness
     assert_eq!(incidents(&harness.tenant_id, 10).await, []);
     set(harness, one, &open(1, 10, 400)).await;
     set(harness, other, &open(1, 20, 400)).await;
-    set(harness, one, &transition(CircuitState::HalfOpen, 2, 30)).await;
+    set(harness, one, &SavedCircuit { generation: 2, since: at(30), ..closed() }).await;
     set(harness, one, &forced(true, 3, 40, None)).await;
     harness.store().set_circuit(globex.clone(), harness.webhook_id(), open(1, 50, 400), None).await.unwrap();
     let all = [(one, 40, None, true), (other, 20, None, false), (one, 10, Some(30), false)];
@@ -592,6 +592,45 @@ pub async fn incidents_of_a_tenant_are_listed_newest_first(harness: &Arc<Harness
         .period
         .counts;
     assert_eq!(counts, open(1, 10, 400).counts);
+}
+
+pub async fn incident_lasts_until_the_circuit_closes(harness: &mut Arc<Harness>) {
+    let webhook_id = harness.webhook_id;
+    let half_open = |generation, since| transition(CircuitState::HalfOpen, generation, since);
+    let transitions = [
+        (open(1, 10, 400), vec![(10, None)]),
+        (half_open(2, 20), vec![(10, None)]),
+        (open(3, 30, 500), vec![(10, None)]),
+        // Two nodes may store one transition.
+        (open(3, 30, 500), vec![(10, None)]),
+        (half_open(4, 40), vec![(10, None)]),
+        (forced(true, 5, 50, None), vec![(10, None)]),
+        (half_open(6, 60), vec![(10, None)]),
+        (SavedCircuit { generation: 7, since: at(70), ..closed() }, vec![(10, Some(70))]),
+        (SavedCircuit { generation: 8, since: at(75), ..closed() }, vec![(10, Some(70))]),
+        (open(9, 80, 900), vec![(80, None), (10, Some(70))]),
+        (forced(false, 10, 90, None), vec![(80, Some(90)), (10, Some(70))]),
+    ];
+    for (circuit, expected) in transitions {
+        set(harness, webhook_id, &circuit).await;
+        let found = harness.store().incidents(harness.tenant_id.clone(), Visibility::All, 10).await.unwrap();
+        let millis = |time: Time| time.millis() - at(0).millis();
+        let listed: Vec<_> =
+            found.iter().map(|one| (millis(one.period.opened_at), one.period.ended_at.map(millis))).collect();
+        assert_eq!(listed, expected, "after {circuit:?}");
+    }
+    let open_periods: Vec<_> = periods(harness, 0, 10).await.iter().map(|one| one.0).collect();
+    assert_eq!(open_periods, [10, 30, 50, 80], "the circuit was half-open between them");
+    Harness::reopen(harness).await;
+    // The first period of an incident is kept until the incident is resolved, however old it is.
+    set(harness, webhook_id, &open(11, 100, 900)).await;
+    set(harness, webhook_id, &half_open(12, 110)).await;
+    let pruned = harness.store().prune_periods(vec![(webhook_id, at(1_000))], 10).await.unwrap();
+    assert_eq!(pruned, 4);
+    let left = harness.store().incidents(harness.tenant_id.clone(), Visibility::All, 10).await.unwrap();
+    assert_eq!(left.iter().map(|one| one.period.ended_at).collect::<Vec<_>>(), [None]);
+    set(harness, webhook_id, &SavedCircuit { generation: 13, since: at(120), ..closed() }).await;
+    assert_eq!(harness.store().prune_periods(vec![(webhook_id, at(1_000))], 10).await.unwrap(), 1);
 }
 
 pub async fn open_half_open_and_forced_circuits_of_a_tenant_are_listed(harness: &Arc<Harness>) {

@@ -109,6 +109,21 @@ pub async fn tenant_can_be_changed(harness: &mut Arc<Harness>) {
     assert!(changes.version > harness.version());
 }
 
+pub async fn rules_of_several_tenants_are_read_together(harness: &Arc<Harness>) {
+    let globex = harness.new_tenant("globex").await;
+    let gone = harness.new_tenant("gone").await;
+    let rules = TenantRules { max_in_flight: Some(7), ..TenantRules::default() };
+    let before = harness.store().tenant(globex.clone()).await.unwrap().unwrap();
+    assert!(harness.store().change_tenant(Tenant { rules: rules.clone(), ..before }).await.unwrap());
+    assert!(harness.store().delete_tenant(gone.clone(), at(5)).await.unwrap());
+    let unknown = TenantId::parse("unknown").unwrap();
+    let wanted = vec![gone, globex.clone(), unknown, harness.tenant_id.clone()];
+    let mut found = harness.store().rules_of_tenants(wanted).await.unwrap();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    assert_eq!(found, [(harness.tenant_id.clone(), TenantRules::default()), (globex, rules)]);
+    assert_eq!(harness.store().rules_of_tenants(vec![]).await.unwrap(), []);
+}
+
 pub async fn tenants_are_listed_by_name_in_pages(harness: &Arc<Harness>) {
     for name in ["zoo", "0-first", "mid_dle", "mid-dle", "middle"] {
         harness.new_tenant(name).await;

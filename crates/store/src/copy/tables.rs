@@ -233,6 +233,8 @@ pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
             big("ended_at"),
             flag("forced"),
             text("counts"),
+            flag("continues"),
+            big("closed_at"),
         ],
     ),
     TableCopy::new(

@@ -1,7 +1,7 @@
 //! Filters and pages of the listing of attempts.
 
 use redrive_core::{
-    AttemptId, DeliveryId, FailureCategory, Time, WebhookId,
+    AttemptId, DeliveryId, FailureCategory, TenantId, Time, WebhookId,
     delivery::{code_filter::CodeFilter, outcome::AttemptStatus},
 };
 
@@ -87,6 +87,8 @@ pub struct AttemptCount {
 /// An attempt and its position in the listing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedAttempt {
+    /// Its tenant.
+    pub tenant_id: TenantId,
     /// The attempt.
     pub stored: StoredAttempt,
     /// Its position.

@@ -1,10 +1,12 @@
 //! Counts of dead letters.
 
-use redrive_core::{DeadReason, FailureCategory, WebhookId};
+use redrive_core::{DeadReason, FailureCategory, TenantId, WebhookId};
 
 /// Dead letters that are equal in every counted field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadGroup {
+    /// Their tenant.
+    pub tenant_id: TenantId,
     /// Their webhook.
     pub webhook_id: WebhookId,
     /// Their event type.

@@ -1,6 +1,8 @@
 //! Tenants and webhooks of the whole store with the highest values.
 
-use redrive_core::{TenantId, Time, WebhookId, protection::breaker::CircuitState};
+use std::{cmp::Ordering, collections::HashMap, hash::Hash};
+
+use redrive_core::{DeliveryId, TenantId, Time, WebhookId, protection::breaker::CircuitState};
 
 /// The entries with the highest values, highest first, and what all entries add up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +89,73 @@ pub struct UnclosedCircuit {
 
 /// Tenants whose rollups one read ranks, so that it ends within its timeout however many tenants there are.
 pub(crate) const TENANTS_PER_READ: usize = 500;
+
+/// Dead letters that one read counts, so that it ends within its timeout however many there are.
+pub(crate) const DEAD_LETTERS_PER_READ: usize = 5_000;
+
+/// The last dead letter of a read in the order of webhooks, which the next read starts after.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeadLetterCursor {
+    pub(crate) webhook_id: WebhookId,
+    pub(crate) delivery_id: DeliveryId,
+}
+
+impl Default for DeadLetterCursor {
+    fn default() -> Self {
+        Self { webhook_id: WebhookId::from_bytes([0; 16]), delivery_id: DeliveryId::from_bytes([0; 16]) }
+    }
+}
+
+/// Dead letters of one webhook that a read has counted.
+pub(crate) struct DeadLetterCount {
+    pub(crate) webhook: WebhookOfTenant,
+    pub(crate) count: u64,
+    /// Last of those counted.
+    pub(crate) last: DeliveryId,
+}
+
+/// Dead letters by tenant and by webhook, added up over the reads of a ranking.
+#[derive(Default)]
+pub(crate) struct DeadLetterSums {
+    tenants: HashMap<TenantId, u64>,
+    webhooks: HashMap<WebhookOfTenant, u64>,
+}
+
+impl DeadLetterSums {
+    /// Adds the counts of one read. Returns where the next one starts; `None` if this was the last.
+    pub(crate) fn add(&mut self, counts: Vec<DeadLetterCount>) -> Option<DeadLetterCursor> {
+        let counted: u64 = counts.iter().map(|one| one.count).sum();
+        let last = counts
+            .last()
+            .map(|one| DeadLetterCursor { webhook_id: one.webhook.webhook_id, delivery_id: one.last });
+        for DeadLetterCount { webhook, count, .. } in counts {
+            *self.tenants.entry(webhook.tenant_id.clone()).or_default() += count;
+            *self.webhooks.entry(webhook).or_default() += count;
+        }
+        last.filter(|_| counted >= DEAD_LETTERS_PER_READ as u64)
+    }
+
+    /// Returns the `max` highest of each.
+    pub(crate) fn into_ranking(self, max: usize) -> DeadLetterRanking {
+        DeadLetterRanking {
+            tenants: ranking_of(self.tenants, max, TenantId::cmp),
+            webhooks: ranking_of(self.webhooks, max, |a, b| a.webhook_id.cmp(&b.webhook_id)),
+        }
+    }
+}
+
+/// Ranks counts, highest first, and those that are equal by their ids.
+fn ranking_of<K: Hash + Eq>(
+    counts: HashMap<K, u64>,
+    max: usize,
+    by_id: fn(&K, &K) -> Ordering,
+) -> Ranking<K, u64> {
+    let (total, count) = (counts.values().sum(), counts.len() as u64);
+    let mut top: Vec<_> = counts.into_iter().collect();
+    top.sort_unstable_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| by_id(a, b)));
+    top.truncate(max);
+    Ranking { top, total, count }
+}
 
 impl TrafficRanking {
     /// Adds the ranking of other tenants.

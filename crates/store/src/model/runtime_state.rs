@@ -37,12 +37,13 @@ pub struct CircuitPeriod {
     pub counts: Counts,
 }
 
-/// A period in which the circuit of a webhook was open.
+/// An incident of a webhook: its circuit opened and has not closed since, or until it closed. It has several open periods
+/// if a half-open circuit opened again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incident {
     /// The webhook.
     pub webhook_id: WebhookId,
-    /// The period.
+    /// The time from the first opening until the circuit closed.
     pub period: CircuitPeriod,
 }
 

@@ -4,20 +4,21 @@ use std::collections::HashMap;
 
 use redrive_core::{
     DeliveryId, EventId, NotificationId, TenantId, Time, WebhookId, statistics::traffic::EndedCounts,
+    webhook::Webhook,
 };
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
-    Postgres,
+    Postgres, attempts,
     convert::{Col, get, plain},
     dead, listing, notifications, runtime_state,
     session::{Failure, Tx},
     tenancy, webhooks,
 };
 use crate::{
-    AcrossTenants, ActivityLimits, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
-    DeliveryCursor, ListingPage, PageRequest, StoreError, StoreFuture, StoredEvent, StoredNotification,
-    TenantActivity, WaitingCount, Webhook, WebhookRuntime,
+    AcrossTenants, ActivityLimits, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter,
+    DeadCounts, Delivery, DeliveryCursor, ListedAttempt, ListingPage, PageRequest, StoreError, StoreFuture,
+    StoredEvent, StoredNotification, TenantActivity, WaitingCount, WebhookRuntime,
     access_path::{AccessPath, ListedTenants},
 };
 
@@ -124,6 +125,18 @@ impl AcrossTenants for Postgres {
         Box::pin(async move {
             let tenants = ListedTenants::All;
             self.list_for_all_tenants(|session| dead::count(session, tenants, &filter, bounds, max)).await
+        })
+    }
+
+    fn list_attempts_of_all_tenants(
+        &self,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>> {
+        Box::pin(async move {
+            let tenants = ListedTenants::All;
+            let listed = self.list_for_all_tenants(|session| attempts::list(session, tenants, &filter, page));
+            listed.await?.ok_or(StoreError::OffsetTooFar)
         })
     }
 

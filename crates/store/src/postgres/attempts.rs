@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Attempt, AttemptCount, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord,
     PageRequest, StoreError, StoreFuture, StoredAttempt,
-    access_path::IdRange,
+    access_path::{IdRange, ListedTenants},
     attempt_listing::{AttemptCandidate, AttemptReads, AttemptWalk, IndexedAttempt, PossiblePrompt},
 };
 
@@ -35,7 +35,11 @@ const COUNT_INDEXED: &str = "SELECT c.code, c.category, count(*) FROM (
          SELECT x.tenant_id, x.code, x.category FROM attempt_index x
          WHERE x.webhook_id = $1 AND x.id >= $2 ORDER BY x.id DESC LIMIT $3) c
      WHERE c.tenant_id = $4 GROUP BY c.code, c.category ORDER BY c.code NULLS FIRST, c.category NULLS FIRST";
-/// Prompt successes are found through deliveries: those of the webhook, or those of the tenant's events.
+const INDEXED_OF_ALL: &str = "SELECT x.id, x.delivery_id, x.status, x.category, x.code FROM attempt_index x
+     WHERE x.id >= $1 AND x.id < $2 ORDER BY x.id DESC LIMIT $3";
+/// Prompt successes are found through deliveries: those of the webhook, those of the tenant's events, or all.
+const PROMPT_OF_ALL: &str = "SELECT d.id, d.id FROM deliveries d
+     WHERE d.id >= $1 AND d.id < $2 ORDER BY d.id DESC LIMIT $3";
 const PROMPT_OF_WEBHOOK: &str = "SELECT d.id, d.id FROM deliveries d
      WHERE d.webhook_id = $1 AND d.id >= $2 AND d.id < $3 ORDER BY d.id DESC LIMIT $4";
 /// The ids of an event's deliveries have the event's millisecond, so they are in the same monthly partition.
@@ -57,14 +61,15 @@ macro_rules! attempt_of_delivery {
         )
     };
 }
-/// Attempts of candidates, with the position of each candidate in the list.
+/// Attempts of candidates, with the position of each candidate in the list, and their tenants. Without a tenant they may
+/// be of any.
 const CANDIDATES: &str = concat!(
-    ", c.position FROM unnest($2::uuid[], $3::uuid[]) WITH ORDINALITY AS c(delivery_id, attempt_id, position) ",
+    ", c.position, d.tenant_id FROM unnest($2::uuid[], $3::uuid[]) WITH ORDINALITY AS c(delivery_id, attempt_id, position) ",
     attempt_of_delivery!(
         "(a.id = c.attempt_id OR (c.attempt_id IS NULL AND a.number = 1
          AND NOT EXISTS (SELECT 1 FROM attempt_index x WHERE x.id = a.id OFFSET 0)))"
     ),
-    "WHERE d.tenant_id = $1 AND (NOT $4::boolean OR NOT coalesce(
+    "WHERE ($1::text IS NULL OR d.tenant_id = $1) AND (NOT $4::boolean OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook_id LIMIT 1), false))"
 );
 const INDEXED_ATTEMPT: &str = concat!(
@@ -96,6 +101,8 @@ pub(super) fn planned() -> Vec<(String, String)> {
         ("indexed attempts of a tenant", INDEXED_OF_TENANT.to_owned()),
         ("indexed attempts to a webhook", INDEXED_OF_WEBHOOK.to_owned()),
         ("indexed attempts of a category", INDEXED_OF_CATEGORY.to_owned()),
+        ("indexed attempts of all tenants", INDEXED_OF_ALL.to_owned()),
+        ("prompt successes of all tenants", PROMPT_OF_ALL.to_owned()),
         ("attempts by result", COUNT_INDEXED.to_owned()),
         ("prompt successes of a webhook", PROMPT_OF_WEBHOOK.to_owned()),
         ("prompt successes of a tenant", PROMPT_OF_TENANT.to_owned()),
@@ -118,8 +125,8 @@ impl Attempts for Postgres {
         page: PageRequest<AttemptCursor>,
     ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>> {
         Box::pin(async move {
-            let listed =
-                self.list_for(&tenant_id, |session| list(session, &tenant_id, &filter, page)).await?;
+            let tenants = ListedTenants::One(&tenant_id);
+            let listed = self.list_for(&tenant_id, |session| list(session, tenants, &filter, page)).await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
     }
@@ -183,21 +190,21 @@ async fn tenant_of(session: Tx, id: AttemptId) -> Result<Option<TenantId>, Failu
     found.map(|row| get(&row, 0)).transpose()
 }
 
-async fn list(
+pub(super) async fn list(
     session: Tx,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     page: PageRequest<AttemptCursor>,
 ) -> Result<Option<ListingPage<ListedAttempt, AttemptCursor>>, Failure> {
     let mut walk = AttemptWalk::new(filter, &page);
     while let Some(reads) = walk.next_reads() {
-        let indexed = read_indexed(&session, tenant_id, filter, &reads).await?;
+        let indexed = read_indexed(&session, tenants, filter, &reads).await?;
         let prompt = match reads.prompt {
-            Some(range) => read_prompt(&session, tenant_id, filter, range, reads.rows).await?,
+            Some(range) => read_prompt(&session, tenants, filter, range, reads.rows).await?,
             None => Vec::new(),
         };
         let step = walk.merge(&reads, &indexed, &prompt);
-        let read = read_candidates(&session, tenant_id, filter, &step.candidates).await?;
+        let read = read_candidates(&session, tenants, filter, &step.candidates).await?;
         if !walk.add(&step, read) {
             break;
         }
@@ -207,20 +214,21 @@ async fn list(
 
 async fn read_indexed(
     session: &Session,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     reads: &AttemptReads,
 ) -> Result<Vec<IndexedAttempt>, Failure> {
     let (low, high, rows) = (Col(reads.indexed.low), Col(reads.indexed.high), reads.rows as i64);
-    let tenant = tenant_id.as_str();
-    let found = match (filter.webhook_id, &filter.failure_categories[..]) {
-        (Some(webhook_id), _) => {
+    let tenant = tenants.one().map(TenantId::as_str);
+    let found = match (filter.webhook_id, tenant, &filter.failure_categories[..]) {
+        (Some(webhook_id), ..) => {
             session.query(INDEXED_OF_WEBHOOK, &[&Col(webhook_id), &low, &high, &rows]).await?
         }
-        (None, [category]) => {
+        (None, None, _) => session.query(INDEXED_OF_ALL, &[&low, &high, &rows]).await?,
+        (None, Some(tenant), [category]) => {
             session.query(INDEXED_OF_CATEGORY, &[&tenant, &low, &high, &rows, &Col(*category)]).await?
         }
-        _ => session.query(INDEXED_OF_TENANT, &[&tenant, &low, &high, &rows]).await?,
+        (None, Some(tenant), _) => session.query(INDEXED_OF_TENANT, &[&tenant, &low, &high, &rows]).await?,
     };
     let read = |row: &Row| {
         Ok(IndexedAttempt {
@@ -236,15 +244,20 @@ async fn read_indexed(
 
 async fn read_prompt(
     session: &Session,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     range: IdRange,
     rows: usize,
 ) -> Result<Vec<PossiblePrompt>, Failure> {
     let (low, high, rows) = (Col(range.low), Col(range.high), rows as i64);
-    let found = match filter.webhook_id {
-        Some(webhook_id) => session.query(PROMPT_OF_WEBHOOK, &[&Col(webhook_id), &low, &high, &rows]).await?,
-        None => session.query(PROMPT_OF_TENANT, &[&tenant_id.as_str(), &low, &high, &rows]).await?,
+    let found = match (filter.webhook_id, tenants.one()) {
+        (Some(webhook_id), _) => {
+            session.query(PROMPT_OF_WEBHOOK, &[&Col(webhook_id), &low, &high, &rows]).await?
+        }
+        (None, Some(tenant_id)) => {
+            session.query(PROMPT_OF_TENANT, &[&tenant_id.as_str(), &low, &high, &rows]).await?
+        }
+        (None, None) => session.query(PROMPT_OF_ALL, &[&low, &high, &rows]).await?,
     };
     let read = |row: &Row| {
         let position = *get::<DeliveryId>(row, 0)?.as_bytes();
@@ -257,10 +270,10 @@ async fn read_prompt(
 
 async fn read_candidates(
     session: &Session,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     candidates: &[AttemptCandidate],
-) -> Result<Vec<(AttemptCursor, StoredAttempt)>, Failure> {
+) -> Result<Vec<ListedAttempt>, Failure> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
@@ -268,16 +281,17 @@ async fn read_candidates(
     let ids: Vec<_> = candidates.iter().map(|candidate| candidate.id.map(Col)).collect();
     let statement = format!("{ATTEMPT}{CANDIDATES}");
     let values: [&(dyn ToSql + Sync); 4] =
-        [&tenant_id.as_str(), &deliveries, &ids, &filter.tenant_managed_only];
+        [&tenants.one().map(TenantId::as_str), &deliveries, &ids, &filter.tenant_managed_only];
     let rows = session.query(&statement, &values).await?;
     let mut read = Vec::with_capacity(rows.len());
     for row in &rows {
         let position = plain::<i64>(row, ATTEMPT_COLUMNS)?.unsigned_abs() as usize;
         if let Some(candidate) = position.checked_sub(1).and_then(|at| candidates.get(at)) {
-            read.push((candidate.cursor, read_attempt(row)?));
+            let (tenant_id, stored) = (get(row, ATTEMPT_COLUMNS + 1)?, read_attempt(row)?);
+            read.push(ListedAttempt { tenant_id, stored, cursor: candidate.cursor });
         }
     }
-    read.sort_unstable_by_key(|(cursor, _)| std::cmp::Reverse(*cursor));
+    read.sort_unstable_by_key(|one| std::cmp::Reverse(one.cursor));
     Ok(read)
 }
 
@@ -311,6 +325,10 @@ impl<'a> IndexColumns<'a> {
         columns
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// Returns the values in the order of the index's columns.
     pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 7] {
         [
@@ -326,7 +344,7 @@ impl<'a> IndexColumns<'a> {
 
     /// Adds the attempts to the index.
     pub(super) async fn insert(&self, tx: &Session) -> Result<(), Failure> {
-        if !self.ids.is_empty() {
+        if !self.is_empty() {
             tx.execute(INSERT_INDEXED, &self.values()).await?;
         }
         Ok(())

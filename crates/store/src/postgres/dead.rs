@@ -16,7 +16,7 @@ use crate::{
 /// Counts the matching rows among the newest $6 dead letters, in the order of an index that contains all columns
 /// used. It reads no more than $6 rows even if few of them match.
 const COUNT_DEAD: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reason,
-            (x.died_at <= $4)::int + (x.died_at <= $5)::int AS age, count(*)
+            (x.died_at <= $4)::int + (x.died_at <= $5)::int AS age, x.tenant_id, count(*)
      FROM (SELECT * FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
            ORDER BY x.delivery_id DESC LIMIT $6) x
      WHERE ($7::uuid[] IS NULL OR x.webhook_id = ANY($7::uuid[]))
@@ -28,7 +28,7 @@ const COUNT_DEAD: &str = "SELECT x.webhook_id, x.event_type, x.category, x.reaso
              (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook_id LIMIT 1), false))
          AND ($13::bigint IS NULL OR x.died_at >= $13::bigint)
          AND ($14::bigint IS NULL OR x.died_at < $14::bigint)
-     GROUP BY 1, 2, 3, 4, 5";
+     GROUP BY 1, 2, 3, 4, 5, 6";
 const HAS_MORE_DEAD: &str =
     "SELECT 1 FROM dead x WHERE x.tenant_id = $1 AND x.delivery_id >= $2 AND x.delivery_id < $3
      ORDER BY x.delivery_id DESC LIMIT 1 OFFSET $4";
@@ -94,12 +94,13 @@ pub(super) async fn count(
         .await?;
     let read = |row: &Row| {
         Ok::<_, Failure>(DeadGroup {
+            tenant_id: get(row, 5)?,
             webhook_id: get(row, 0)?,
             event_type: plain(row, 1)?,
             category: get_opt(row, 2)?,
             reason: get(row, 3)?,
             age: plain::<i32>(row, 4)? as u8,
-            count: plain::<i64>(row, 5)?.unsigned_abs(),
+            count: plain::<i64>(row, 6)?.unsigned_abs(),
         })
     };
     let groups = rows.iter().map(read).collect::<Result<_, _>>()?;

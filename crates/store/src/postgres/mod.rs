@@ -107,6 +107,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &erase::PLANNED_STATEMENTS,
         &history::PLANNED_STATEMENTS,
         &dead::PLANNED_STATEMENTS,
+        &rankings::PLANNED_STATEMENTS,
         &notifications::PLANNED_STATEMENTS,
         &email_addresses::PLANNED_STATEMENTS,
         &across_tenants::PLANNED_STATEMENTS,

@@ -62,7 +62,7 @@ const SELECT_WEBHOOKS_WITH_PERIODS: &str = "WITH RECURSIVE found(webhook_id, n) 
      FROM found f WHERE f.webhook_id IS NOT NULL";
 const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM circuit_periods WHERE webhook_id = $1 AND opened_at < $2 AND ended_at < $2
-         ORDER BY opened_at LIMIT $3 FOR UPDATE SKIP LOCKED))";
+         AND (continues OR closed_at < $2) ORDER BY opened_at LIMIT $3 FOR UPDATE SKIP LOCKED))";
 const LOCK_EVENTS: &str = "SELECT id, priority, erased_at IS NOT NULL FROM events
      WHERE tenant_id = $1 AND id = ANY($2::uuid[]) FOR KEY SHARE";
 

@@ -1,6 +1,6 @@
 //! Rankings of the tenants and webhooks of the whole store.
 //!
-//! Dead letters are counted in the order of an index. Rollups are read by tenant, so that only those of the requested
+//! Dead letters are counted in bounded reads in the order of an index. Rollups are read by tenant, so that only those of the requested
 //! minutes are touched.
 
 use redrive_core::{
@@ -13,23 +13,24 @@ use tokio_postgres::Row;
 use super::{
     Postgres,
     convert::{Col, get, plain},
-    session::{Failure, Session, Tx, Values},
+    session::{Failure, Tx, Values},
 };
 use crate::{
-    AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
+    AttemptSums, DeadLetterRanking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
     UnclosedCircuit, WebhookOfTenant,
-    model::{TENANTS_PER_READ, in_order},
+    model::{
+        DEAD_LETTERS_PER_READ, DeadLetterCount, DeadLetterCursor, DeadLetterSums, TENANTS_PER_READ, in_order,
+    },
 };
 
-const RANK_DEAD_TENANTS: &str = "SELECT n, (sum(n) OVER ())::bigint, count(*) OVER (), tenant_id
-     FROM (SELECT tenant_id, count(*) AS n FROM dead GROUP BY tenant_id) counted
-     ORDER BY n DESC, tenant_id LIMIT $1";
-const RANK_DEAD_WEBHOOKS: &str = "SELECT n, total, entries,
-         (SELECT d.tenant_id FROM dead d WHERE d.webhook_id = ranked.webhook_id LIMIT 1), webhook_id
-     FROM (SELECT webhook_id, n, (sum(n) OVER ())::bigint AS total, count(*) OVER () AS entries
-           FROM (SELECT webhook_id, count(*) AS n FROM dead GROUP BY webhook_id) counted
-           ORDER BY n DESC, webhook_id LIMIT $1) AS ranked
-     ORDER BY n DESC, webhook_id";
+/// Counts the dead letters after one in the order of an index. The server may have no maximum of ids.
+const COUNT_DEAD: &str =
+    "SELECT (SELECT d.tenant_id FROM dead d WHERE d.delivery_id = counted.last LIMIT 1), webhook_id, n, last
+     FROM (SELECT webhook_id, count(*) AS n, max(delivery_id::text COLLATE \"C\")::uuid AS last
+           FROM (SELECT d.webhook_id, d.delivery_id FROM dead d WHERE (d.webhook_id, d.delivery_id) > ($1, $2)
+                 ORDER BY d.webhook_id, d.delivery_id LIMIT $3) page
+           GROUP BY webhook_id OFFSET 0) AS counted
+     ORDER BY webhook_id";
 const RANK_TENANTS: &str = "SELECT tenant_id, attempts, failures, dead, all_attempts, all_failures, failing, all_dead, dying,
          by_failures, by_dead
      FROM (SELECT *, (sum(attempts) OVER ())::bigint AS all_attempts,
@@ -65,17 +66,18 @@ const LONGEST_UNCLOSED_CIRCUITS: &str =
      WHERE circuit IS NOT NULL AND circuit::json ->> 'state' <> 'closed'
      ORDER BY since, webhook_id LIMIT $1";
 
+/// Statements whose cost must be proportional to what they count; a test checks their query plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 1] = [("count dead letters by webhook", COUNT_DEAD)];
+
 impl Rankings for Postgres {
     fn rank_dead_letters(&self, max: usize) -> StoreFuture<'_, DeadLetterRanking> {
-        let max = max as i64;
         Box::pin(async move {
-            self.read_for_user(|session| async move {
-                Ok(DeadLetterRanking {
-                    tenants: rank(&session, RANK_DEAD_TENANTS, max, |row| get(row, 3)).await?,
-                    webhooks: rank(&session, RANK_DEAD_WEBHOOKS, max, |row| webhook(row, 3)).await?,
-                })
-            })
-            .await
+            let (mut sums, mut after) = (DeadLetterSums::default(), Some(DeadLetterCursor::default()));
+            while let Some(start) = after {
+                after = sums.add(self.read_for_user(|session| count_dead(session, start)).await?);
+            }
+            Ok(sums.into_ranking(max))
         })
     }
 
@@ -109,19 +111,15 @@ impl Rankings for Postgres {
     }
 }
 
-/// Reads a ranking whose first columns are value, total and number of entries.
-async fn rank<K>(
-    session: &Session,
-    statement: &str,
-    max: i64,
-    key: impl Fn(&Row) -> Result<K, Failure>,
-) -> Result<Ranking<K, u64>, Failure> {
-    let mut ranking = Ranking::default();
-    for row in &session.query(statement, &[&max]).await? {
-        (ranking.total, ranking.count) = (number(row, 1)?, number(row, 2)?);
-        ranking.top.push((key(row)?, number(row, 0)?));
-    }
-    Ok(ranking)
+/// Counts the dead letters of one read by webhook, in the order of webhooks.
+async fn count_dead(session: Tx, after: DeadLetterCursor) -> Result<Vec<DeadLetterCount>, Failure> {
+    let start: Values<'_> =
+        &[&Col(after.webhook_id), &Col(after.delivery_id), &(DEAD_LETTERS_PER_READ as i64)];
+    let rows = session.query(COUNT_DEAD, start).await?;
+    let read = |row: &Row| {
+        Ok(DeadLetterCount { webhook: webhook(row, 0)?, count: number(row, 2)?, last: get(row, 3)? })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// Ranks the tenants after this one that one read covers. Returns the last of them if there are more.

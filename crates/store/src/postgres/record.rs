@@ -48,19 +48,37 @@ macro_rules! attempt_arrays {
 /// Records deliveries that succeeded, are not in an ordered lane and were not cancelled: lease, attempt and
 /// delivery in one statement. Returns the deliveries that were recorded. A lease that another transaction changes
 /// concurrently is not found by its `ctid`, and is recorded by the general transaction.
-const RECORD_DELIVERED: &str = concat!(
-    "WITH i AS MATERIALIZED (
+macro_rules! record_delivered {
+    ($($more:expr),*) => {
+        concat!(
+            "WITH i AS MATERIALIZED (
          SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
-    attempt_arrays!(),
-    ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery_id, ",
-    attempt_columns!(),
-    ", at, knows_cancel) CROSS JOIN LATERAL (
+            attempt_arrays!(),
+            ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery_id, ",
+            attempt_columns!(),
+            ", at, knows_cancel) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery_id = i.delivery_id
                  AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel) LIMIT 1 FOR UPDATE) l),
      gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i)) RETURNING delivery_id),
      a AS (INSERT INTO attempts SELECT delivery_id, ",
-    attempt_columns!(),
-    " FROM i WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone))),
+            attempt_columns!(),
+            " FROM i WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone)))",
+            $($more,)*
+            "
+     UPDATE deliveries d SET status = $24, dead_reason = NULL,
+            ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
+            attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
+            last_status_code = ($7::smallint[])[array_position($2::uuid[], d.id)],
+            failure_category = NULL, last_error = NULL
+     WHERE d.id = ANY(ARRAY(SELECT delivery_id FROM gone)) RETURNING d.id"
+        )
+    };
+}
+/// For first attempts that succeeded promptly, which are neither indexed nor known as undelivered.
+const RECORD_DELIVERED_PROMPTLY: &str = record_delivered!();
+/// For all others: also deletes deliveries with earlier failed attempts from the undelivered ones, and indexes attempts.
+const RECORD_DELIVERED: &str = record_delivered!(
+    ",
      arrived_late AS (
          DELETE FROM undelivered WHERE delivery_id = ANY($25::uuid[]) AND delivery_id = ANY(ARRAY(SELECT delivery_id
          FROM gone))),
@@ -68,13 +86,7 @@ const RECORD_DELIVERED: &str = concat!(
          INSERT INTO attempt_index (id, tenant_id, webhook_id, delivery_id, status, category, code)
          SELECT x.* FROM unnest($26::uuid[], $27::text[], $28::uuid[], $29::uuid[], $30::smallint[], $31::smallint[],
              $32::smallint[]) AS x(id, tenant_id, webhook_id, delivery_id, status, category, code)
-         WHERE x.delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone)) ON CONFLICT DO NOTHING)
-     UPDATE deliveries d SET status = $24, dead_reason = NULL,
-            ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
-            attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
-            last_status_code = ($7::smallint[])[array_position($2::uuid[], d.id)],
-            failure_category = NULL, last_error = NULL
-     WHERE d.id = ANY(ARRAY(SELECT delivery_id FROM gone)) RETURNING d.id"
+         WHERE x.delivery_id = ANY(ARRAY(SELECT delivery_id FROM gone)) ON CONFLICT DO NOTHING)"
 );
 /// Deletes the leases of outcomes that may be recorded. A cancelled one is left, unless the outcome saw the
 /// cancellation.
@@ -292,12 +304,17 @@ async fn delivered(
         .filter(|(_, attempt)| attempt.number > 1)
         .map(|(outcome, _)| Col(outcome.delivery_id))
         .collect();
-    values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
+    values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered]);
     let indexed = IndexColumns::new(with_attempts.iter().copied());
-    values.extend(indexed.values());
+    let mut statement = RECORD_DELIVERED_PROMPTLY;
+    if !late.is_empty() || !indexed.is_empty() {
+        statement = RECORD_DELIVERED;
+        values.push(&late);
+        values.extend(indexed.values());
+    }
     let session = shared.recording.get().await?;
     session.set_dirty(true);
-    match session.query(RECORD_DELIVERED, &values).await {
+    match session.query(statement, &values).await {
         Ok(rows) => {
             session.committed();
             rows.iter().map(|row| get(row, 0)).collect()

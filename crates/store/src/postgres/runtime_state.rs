@@ -44,8 +44,8 @@ const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.co
                          WHERE webhook_id = requested.id AND tenant_id = $2 ORDER BY opened_at DESC LIMIT $4) p
      WHERE p.ended_at IS NULL OR p.ended_at > $3
      ORDER BY requested.id, p.opened_at";
-const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id FROM circuit_periods
-     WHERE tenant_id = $1 AND NOT ($3::boolean AND coalesce(
+const INCIDENTS: &str = "SELECT opened_at, closed_at, forced, counts, webhook_id FROM circuit_periods
+     WHERE tenant_id = $1 AND NOT continues AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id LIMIT 1), false))
      ORDER BY opened_at DESC LIMIT $2";
 const SELECT_CIRCUITS: &str = "SELECT webhook_id, tenant_id, paused_until, circuit, generation, failures, failing_since
@@ -94,16 +94,20 @@ const SELECT_EXPIRED_WEBHOOKS: &str =
 const SELECT_NEXT_EXPIRY: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
      ORDER BY expires_at LIMIT 1";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, opened_at, forced, counts, tenant_id)
-     SELECT $1, $2, $3, $4, $5
+const BEGIN_PERIOD: &str =
+    "INSERT INTO circuit_periods (webhook_id, opened_at, forced, counts, tenant_id, continues)
+     SELECT $1, $2, $3, $4, $5,
+         EXISTS (SELECT 1 FROM circuit_periods WHERE webhook_id = $1 AND closed_at IS NULL AND NOT continues)
      WHERE NOT EXISTS (SELECT 1 FROM circuit_periods WHERE webhook_id = $1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
 const END_PERIOD: &str =
     "UPDATE circuit_periods SET ended_at = $2 WHERE webhook_id = $1 AND ended_at IS NULL";
+const RESOLVE_INCIDENT: &str = "UPDATE circuit_periods SET closed_at = $2
+     WHERE webhook_id = $1 AND closed_at IS NULL AND NOT continues";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 13] = [
     ("lock webhook runtime", LOCK_RUNTIME),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
@@ -116,6 +120,7 @@ pub(super) const PLANNED_STATEMENTS: [(&str, &str); 12] = [
     ("next to expire", SELECT_NEXT_EXPIRY),
     ("begin a period", BEGIN_PERIOD),
     ("end a period", END_PERIOD),
+    ("resolve an incident", RESOLVE_INCIDENT),
 ];
 
 impl RuntimeState for Postgres {
@@ -553,19 +558,29 @@ pub(super) async fn set_circuit(
     if stored == 0 {
         return Ok(false);
     }
-    let forced_open = circuit.forced.as_ref().is_some_and(|forced| forced.open);
-    let forced_closed = circuit.forced.as_ref().is_some_and(|forced| !forced.open);
-    if forced_open || circuit.state == CircuitState::Open && !forced_closed {
-        let counts = to_json(&circuit.counts)?;
-        tx.execute(
-            BEGIN_PERIOD,
-            &[&Col(webhook_id), &Col(circuit.since), &forced_open, &counts, &tenant_id.as_str()],
-        )
-        .await?;
-    } else {
-        tx.execute(END_PERIOD, &[&Col(webhook_id), &Col(circuit.since)]).await?;
-    }
+    set_period(tx, tenant_id, webhook_id, circuit).await?;
     Ok(true)
+}
+
+/// Begins or ends the open period of a circuit, and its incident.
+async fn set_period(
+    tx: &Session,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+    circuit: &SavedCircuit,
+) -> Result<(), Failure> {
+    let state = circuit.effective_state();
+    if state == CircuitState::Open {
+        let (forced, counts) = (circuit.forced.is_some(), to_json(&circuit.counts)?);
+        let since = Col(circuit.since);
+        tx.execute(BEGIN_PERIOD, &[&Col(webhook_id), &since, &forced, &counts, &tenant_id.as_str()]).await?;
+        return Ok(());
+    }
+    tx.execute(END_PERIOD, &[&Col(webhook_id), &Col(circuit.since)]).await?;
+    if state == CircuitState::Closed {
+        tx.execute(RESOLVE_INCIDENT, &[&Col(webhook_id), &Col(circuit.since)]).await?;
+    }
+    Ok(())
 }
 
 async fn expire(

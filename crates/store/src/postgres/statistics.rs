@@ -149,12 +149,12 @@ impl Statistics for Postgres {
 
     fn last_successes(
         &self,
-        for_tenant: TenantId,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.list_for(&for_tenant, |session| successes::list(session, &webhooks)).await
+            self.read_for(for_tenant.as_ref(), |session| successes::list(session, &webhooks)).await
         })
     }
 

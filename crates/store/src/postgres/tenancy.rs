@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redrive_core::{KeyId, TenantId, Time, WebhookId};
+use redrive_core::{KeyId, TenantId, Time, WebhookId, tenancy::TenantRules};
 use tokio_postgres::Row;
 
 use super::{
@@ -257,6 +257,14 @@ async fn revoke_key(tx: Tx, tenant_id: Option<&TenantId>, id: KeyId, now: Time) 
     }
     changes::append(&tx, &Change::Keys).await?;
     Ok(revoked == 1)
+}
+
+/// Returns the rules of those of these tenants that exist.
+pub(super) async fn rules_of(session: Tx, ids: &[TenantId]) -> Result<Vec<(TenantId, TenantRules)>, Failure> {
+    let ids: Vec<_> = ids.iter().map(TenantId::as_str).collect();
+    let found = "SELECT id, rules FROM tenants WHERE id = ANY($1::text[]) AND deleted_at IS NULL";
+    let rows = session.query(found, &[&ids]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, from_json(row, 1)?))).collect()
 }
 
 pub(super) fn read_tenant(row: &Row) -> Result<Tenant, Failure> {

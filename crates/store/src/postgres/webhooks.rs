@@ -160,6 +160,10 @@ impl Config for Postgres {
         })
     }
 
+    fn rules_of_tenants(&self, ids: Vec<TenantId>) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>> {
+        Box::pin(async move { self.read(|session| tenancy::rules_of(session, &ids)).await })
+    }
+
     fn config_changes(
         &self,
         tenant_id: TenantId,

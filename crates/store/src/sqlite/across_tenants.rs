@@ -3,18 +3,19 @@
 use redrive_core::{
     DeliveryId, EventId, NotificationId, TenantId, Time, WebhookId,
     statistics::traffic::{EndedCounts, Resolution},
+    webhook::Webhook,
 };
 use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
 use super::{
-    Sqlite,
+    Sqlite, attempts,
     convert::{Col, get},
     dead, listing, notifications, runtime_state, statistics, tenancy, webhooks,
 };
 use crate::{
-    AcrossTenants, ActivityLimits, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
-    DeliveryCursor, ListingPage, PageRequest, StoreError, StoreFuture, StoredEvent, StoredNotification,
-    TenantActivity, WaitingCount, Webhook, WebhookRuntime,
+    AcrossTenants, ActivityLimits, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter,
+    DeadCounts, Delivery, DeliveryCursor, ListedAttempt, ListingPage, PageRequest, StoreError, StoreFuture,
+    StoredEvent, StoredNotification, TenantActivity, WaitingCount, WebhookRuntime,
     access_path::{AccessPath, ListedTenants},
 };
 
@@ -87,6 +88,17 @@ impl AcrossTenants for Sqlite {
         self.list_for_all_tenants(move |connection| {
             dead::count(connection, ListedTenants::All, &filter, bounds, max)
         })
+    }
+
+    fn list_attempts_of_all_tenants(
+        &self,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>> {
+        let listed = self.list_for_all_tenants(move |connection| {
+            attempts::list(connection, ListedTenants::All, &filter, &page)
+        });
+        Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn list_webhooks_of_all_tenants(&self, page: PageRequest<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {

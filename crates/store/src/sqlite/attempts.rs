@@ -6,43 +6,47 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
-    history::{ATTEMPT, read_attempt},
+    history::{ATTEMPT, TENANT_COLUMN, read_attempt},
     listing::{Sql, is_tenant_managed},
 };
 use crate::{
     Attempt, AttemptCount, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord,
     PageRequest, StoreError, StoreFuture, StoredAttempt,
-    access_path::IdRange,
+    access_path::{IdRange, ListedTenants},
     attempt_listing::{AttemptCandidate, AttemptWalk, IndexedAttempt, PossiblePrompt},
 };
 
 /// Builds the statement that reads rows of the index, newest first.
-fn indexed_statement(tenant_id: &TenantId, filter: &AttemptFilter, range: IdRange, rows: usize) -> Sql {
+fn indexed_statement(tenants: ListedTenants<'_>, filter: &AttemptFilter, range: IdRange, rows: usize) -> Sql {
     let mut sql = Sql::new("SELECT id, delivery_id, status, category, code FROM attempt_index WHERE true");
-    match (filter.webhook_id, &filter.failure_categories[..]) {
+    match (filter.webhook_id, tenants.one()) {
         (Some(webhook_id), _) => sql.and("webhook_id = ?", Col(webhook_id)),
-        (None, [category]) => {
+        (None, Some(tenant_id)) => {
             sql.and("tenant_id = ?", tenant_id.as_str().to_owned());
-            sql.and("category = ?", Col(*category));
+            if let [category] = filter.failure_categories[..] {
+                sql.and("category = ?", Col(category));
+            }
         }
-        _ => sql.and("tenant_id = ?", tenant_id.as_str().to_owned()),
+        (None, None) => {}
     }
     newest(&mut sql, range, rows);
     sql
 }
 
-/// Builds the statement that reads what prompt successes are found by: deliveries of the webhook, or events of the tenant.
-fn prompt_statement(tenant_id: &TenantId, filter: &AttemptFilter, range: IdRange, rows: usize) -> Sql {
+/// Builds the statement that reads what prompt successes are found by: deliveries of the webhook, events of the tenant, or
+/// all deliveries.
+fn prompt_statement(tenants: ListedTenants<'_>, filter: &AttemptFilter, range: IdRange, rows: usize) -> Sql {
     let mut sql;
-    match filter.webhook_id {
-        Some(webhook_id) => {
+    match (filter.webhook_id, tenants.one()) {
+        (Some(webhook_id), _) => {
             sql = Sql::new("SELECT id FROM deliveries WHERE true");
             sql.and("webhook_id = ?", Col(webhook_id));
         }
-        None => {
+        (None, Some(tenant_id)) => {
             sql = Sql::new("SELECT id FROM events WHERE true");
             sql.and("tenant_id = ?", tenant_id.as_str().to_owned());
         }
+        (None, None) => sql = Sql::new("SELECT id FROM deliveries WHERE true"),
     }
     newest(&mut sql, range, rows);
     sql
@@ -68,7 +72,7 @@ fn attempt_statement(filter: &AttemptFilter) -> String {
         false => String::new(),
     };
     format!(
-        "{ATTEMPT} WHERE d.id = ?1 AND d.tenant_id = ?2
+        "{ATTEMPT} WHERE d.id = ?1 AND (?2 IS NULL OR d.tenant_id = ?2)
              AND (a.id = ?3 OR (?3 IS NULL AND a.number = 1
                   AND NOT EXISTS (SELECT 1 FROM attempt_index x WHERE x.id = a.id))){visible}"
     )
@@ -107,8 +111,9 @@ impl Attempts for Sqlite {
         filter: AttemptFilter,
         page: PageRequest<AttemptCursor>,
     ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>> {
-        let listed =
-            self.list_for(tenant_id.clone(), move |connection| list(connection, &tenant_id, &filter, &page));
+        let listed = self.list_for(tenant_id.clone(), move |connection| {
+            list(connection, ListedTenants::One(&tenant_id), &filter, &page)
+        });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
@@ -167,24 +172,24 @@ const SELECT_TENANT: [&str; 2] = [
      WHERE a.id = ? AND a.number = 1 AND d.id BETWEEN ? AND ?",
 ];
 
-fn list(
+pub(super) fn list(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     page: &PageRequest<AttemptCursor>,
 ) -> rusqlite::Result<Option<ListingPage<ListedAttempt, AttemptCursor>>> {
     let mut walk = AttemptWalk::new(filter, page);
     while let Some(reads) = walk.next_reads() {
-        let sql = indexed_statement(tenant_id, filter, reads.indexed, reads.rows);
+        let sql = indexed_statement(tenants, filter, reads.indexed, reads.rows);
         let mut statement = connection.prepare_cached(&sql.text)?;
         let indexed =
             statement.query_map(&sql.values()[..], read_indexed)?.collect::<rusqlite::Result<Vec<_>>>()?;
         let prompt = match reads.prompt {
-            Some(range) => read_prompt(connection, tenant_id, filter, range, reads.rows)?,
+            Some(range) => read_prompt(connection, tenants, filter, range, reads.rows)?,
             None => Vec::new(),
         };
         let step = walk.merge(&reads, &indexed, &prompt);
-        let read = read_candidates(connection, tenant_id, filter, &step.candidates)?;
+        let read = read_candidates(connection, tenants, filter, &step.candidates)?;
         if !walk.add(&step, read) {
             break;
         }
@@ -194,19 +199,19 @@ fn list(
 
 fn read_prompt(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     range: IdRange,
     rows: usize,
 ) -> rusqlite::Result<Vec<PossiblePrompt>> {
-    let sql = prompt_statement(tenant_id, filter, range, rows);
+    let sql = prompt_statement(tenants, filter, range, rows);
     let mut statement = connection.prepare_cached(&sql.text)?;
     let mut found = statement.query(&sql.values()[..])?;
     let mut deliveries = connection.prepare_cached(SELECT_DELIVERIES)?;
     let mut read = Vec::new();
     while let Some(row) = found.next()? {
         let position: [u8; 16] = row.get(0)?;
-        if filter.webhook_id.is_some() {
+        if filter.webhook_id.is_some() || tenants.one().is_none() {
             read.push(PossiblePrompt { position, delivery_id: Some(DeliveryId::from_bytes(position)) });
             continue;
         }
@@ -223,17 +228,20 @@ fn read_prompt(
 
 fn read_candidates(
     connection: &Connection,
-    tenant_id: &TenantId,
+    tenants: ListedTenants<'_>,
     filter: &AttemptFilter,
     candidates: &[AttemptCandidate],
-) -> rusqlite::Result<Vec<(AttemptCursor, StoredAttempt)>> {
+) -> rusqlite::Result<Vec<ListedAttempt>> {
     let mut statement = connection.prepare_cached(&attempt_statement(filter))?;
     let mut read = Vec::new();
     for candidate in candidates {
-        let key = (Col(candidate.delivery_id), tenant_id.as_str(), candidate.id.map(Col));
-        if let Some(stored) = statement.query_row(key, read_attempt).optional()? {
-            read.push((candidate.cursor, stored));
-        }
+        let tenant_id = tenants.one().map(TenantId::as_str);
+        let key = (Col(candidate.delivery_id), tenant_id, candidate.id.map(Col));
+        let listed = |row: &Row<'_>| {
+            let (tenant_id, stored) = (get(row, TENANT_COLUMN)?, read_attempt(row)?);
+            Ok(ListedAttempt { tenant_id, stored, cursor: candidate.cursor })
+        };
+        read.extend(statement.query_row(key, listed).optional()?);
     }
     Ok(read)
 }
@@ -273,16 +281,18 @@ pub(super) fn planned() -> Vec<(String, String)> {
     let of_category =
         AttemptFilter { failure_categories: vec![FailureCategory::Timeout], ..AttemptFilter::default() };
     let (tenant_id, range) = (TenantId::default(), IdRange { low: [0; 16], high: [9; 16] });
+    let tenant = ListedTenants::One(&tenant_id);
     let restricted = AttemptFilter { tenant_managed_only: true, ..AttemptFilter::default() };
     let mut planned = Vec::new();
-    for (name, filter) in [
-        ("of all", AttemptFilter::default()),
-        ("to a webhook", of_webhook),
-        ("of a category", of_category),
-        ("to tenant-managed webhooks", restricted),
+    for (name, tenants, filter) in [
+        ("of a tenant", tenant, AttemptFilter::default()),
+        ("to a webhook", tenant, of_webhook),
+        ("of a category", tenant, of_category),
+        ("to tenant-managed webhooks", tenant, restricted),
+        ("of all tenants", ListedTenants::All, AttemptFilter::default()),
     ] {
-        let indexed = indexed_statement(&tenant_id, &filter, range, 9);
-        let prompt = prompt_statement(&tenant_id, &filter, range, 9);
+        let indexed = indexed_statement(tenants, &filter, range, 9);
+        let prompt = prompt_statement(tenants, &filter, range, 9);
         planned.push((format!("attempts {name}: indexed"), indexed.text));
         planned.push((format!("attempts {name}: prompt"), prompt.text));
         planned.push((format!("attempts {name}: attempt"), attempt_statement(&filter)));

@@ -1,12 +1,12 @@
 //! Counts of dead letters. Counting scans one index that contains all the columns it needs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use redrive_core::{TenantId, Time, WebhookId};
 use rusqlite::{Connection, Row, ToSql};
 
 use super::{
-    convert::Col,
+    convert::{Col, get},
     listing::{Sql, is_tenant_managed},
 };
 use crate::{
@@ -16,7 +16,8 @@ use crate::{
 };
 
 /// Newest dead letters of a tenant, in the order of an index that contains all columns used.
-const SELECT_NEWEST_DEAD: &str = "SELECT webhook_id, event_type, category, reason, died_at FROM dead
+const SELECT_NEWEST_DEAD: &str =
+    "SELECT webhook_id, event_type, category, reason, died_at, tenant_id FROM dead
      WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ? ORDER BY delivery_id DESC LIMIT ?";
 const HAS_MORE_DEAD: &str = "SELECT 1 FROM dead WHERE tenant_id = ? AND delivery_id >= ? AND delivery_id < ?
      ORDER BY delivery_id DESC LIMIT 1 OFFSET ?";
@@ -44,7 +45,8 @@ pub(super) fn count(
     let IdRange { low, high } = IdRange::for_deliveries(AccessPath::Dead, filter, None);
     let newest = statement_for(tenants, SELECT_NEWEST_DEAD);
     let mut sql = Sql::new(format!(
-        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({newest}) WHERE true"
+        "SELECT webhook_id, event_type, category, reason, (died_at <= ?) + (died_at <= ?), tenant_id
+         FROM ({newest}) WHERE true"
     ));
     sql.and_any("webhook_id", filter.webhooks.iter().copied().map(Col));
     if filter.tenant_managed_only {
@@ -65,11 +67,14 @@ pub(super) fn count(
     let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &max];
     values.extend(sql.values());
     // Grouped here: SQLite would sort all rows first.
-    let mut sums: HashMap<Kind, HashMap<String, u64>> = HashMap::new();
+    let mut sums: HashMap<Kind, (TenantId, HashMap<String, u64>)> = HashMap::new();
     let mut statement = connection.prepare_cached(&sql.text)?;
     let mut rows = statement.query(&values[..])?;
     while let Some(row) = rows.next()? {
-        let by_type = sums.entry((row.get(0)?, row.get(2)?, row.get(3)?, row.get(4)?)).or_default();
+        let by_type = match sums.entry((row.get(0)?, row.get(2)?, row.get(3)?, row.get(4)?)) {
+            Entry::Occupied(of_kind) => &mut of_kind.into_mut().1,
+            Entry::Vacant(new) => &mut new.insert((get(row, 5)?, HashMap::new())).1,
+        };
         let event_type = row.get_ref(1)?.as_str()?;
         match by_type.get_mut(event_type) {
             Some(count) => *count += 1,
@@ -77,9 +82,10 @@ pub(super) fn count(
         }
     }
     let mut groups = Vec::new();
-    for ((webhook, category, reason, age), by_type) in sums {
+    for ((webhook, category, reason, age), (tenant_id, by_type)) in sums {
         for (event_type, count) in by_type {
             groups.push(DeadGroup {
+                tenant_id: tenant_id.clone(),
                 webhook_id: WebhookId::from_bytes(webhook),
                 event_type,
                 category: category.map(known).transpose()?,

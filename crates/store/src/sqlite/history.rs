@@ -83,11 +83,13 @@ pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     })
 }
 
+/// Column of [`ATTEMPT`] with the tenant.
+pub(super) const TENANT_COLUMN: usize = 22;
 pub(super) const ATTEMPT: &str =
     "SELECT d.id, d.event_id, d.webhook_id, a.id, a.number, a.status, a.failure_category,
             a.http_status_code, a.error_message, a.custom_headers, a.response_headers, a.response_body_sample,
             a.dns_us, a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at,
-            a.next_retry_at, a.worker, a.circuit
+            a.next_retry_at, a.worker, a.circuit, d.tenant_id
      FROM deliveries d JOIN attempts a ON a.delivery_id = d.id";
 
 pub(super) fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {

@@ -93,6 +93,7 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &failures::BOUNDED_STATEMENTS,
         &successes::BOUNDED_STATEMENTS,
         &dead::BOUNDED_STATEMENTS,
+        &rankings::BOUNDED_STATEMENTS,
         &prune::BOUNDED_STATEMENTS,
         &erase::BOUNDED_STATEMENTS,
         &notifications::BOUNDED_STATEMENTS,

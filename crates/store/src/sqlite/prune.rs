@@ -31,7 +31,7 @@ const SELECT_WEBHOOKS_WITH_PERIODS: &str =
      FROM circuit_periods p WHERE p.webhook_id > ? GROUP BY p.webhook_id ORDER BY p.webhook_id LIMIT ?";
 const PRUNE_PERIODS: &str = "DELETE FROM circuit_periods WHERE (webhook_id, opened_at) IN
          (SELECT webhook_id, opened_at FROM circuit_periods WHERE webhook_id = ?1 AND opened_at < ?2 AND ended_at < ?2
-          ORDER BY opened_at LIMIT ?3)";
+          AND (continues OR closed_at < ?2) ORDER BY opened_at LIMIT ?3)";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]

@@ -1,6 +1,6 @@
 //! Rankings of the tenants and webhooks of the whole store.
 //!
-//! Dead letters are counted in the order of an index. Rollups are read by tenant, so that only those of the requested
+//! Dead letters are counted in bounded reads in the order of an index. Rollups are read by tenant, so that only those of the requested
 //! minutes are touched.
 
 use redrive_core::{
@@ -15,20 +15,21 @@ use super::{
     convert::{Col, get},
 };
 use crate::{
-    AttemptSums, DeadLetterRanking, Ranking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
+    AttemptSums, DeadLetterRanking, Rankings, StoreFuture, TrafficRanking, TrafficRankingRequest,
     UnclosedCircuit, WebhookOfTenant,
-    model::{TENANTS_PER_READ, in_order},
+    model::{
+        DEAD_LETTERS_PER_READ, DeadLetterCount, DeadLetterCursor, DeadLetterSums, TENANTS_PER_READ, in_order,
+    },
 };
 
-const RANK_DEAD_TENANTS: &str = "SELECT n, sum(n) OVER (), count(*) OVER (), tenant_id
-     FROM (SELECT tenant_id, count(*) AS n FROM dead INDEXED BY dead_by_tenant GROUP BY tenant_id)
-     ORDER BY n DESC, tenant_id LIMIT ?";
-const RANK_DEAD_WEBHOOKS: &str = "SELECT n, total, entries,
-         (SELECT d.tenant_id FROM dead d WHERE d.webhook_id = ranked.webhook_id LIMIT 1), webhook_id
-     FROM (SELECT webhook_id, n, sum(n) OVER () AS total, count(*) OVER () AS entries
-           FROM (SELECT webhook_id, count(*) AS n FROM dead INDEXED BY dead_by_webhook GROUP BY webhook_id)
-           ORDER BY n DESC, webhook_id LIMIT ?) AS ranked
-     ORDER BY n DESC, webhook_id";
+/// Counts the dead letters after one in the order of an index.
+const COUNT_DEAD: &str =
+    "SELECT (SELECT d.tenant_id FROM dead d WHERE d.delivery_id = counted.last), webhook_id, n, last
+     FROM (SELECT webhook_id, count(*) AS n, max(delivery_id) AS last
+           FROM (SELECT webhook_id, delivery_id FROM dead INDEXED BY dead_by_webhook
+                 WHERE (webhook_id, delivery_id) > (?, ?) ORDER BY webhook_id, delivery_id LIMIT ?)
+           GROUP BY webhook_id) AS counted
+     ORDER BY webhook_id";
 /// `CROSS JOIN` makes SQLite read the tenants first.
 const RANK_TENANTS: &str =
     "SELECT tenant_id, attempts, failures, dead, all_attempts, all_failures, failing, all_dead, dying,
@@ -64,13 +65,19 @@ const LONGEST_UNCLOSED_CIRCUITS: &str =
      WHERE circuit IS NOT NULL AND json_extract(circuit, '$.state') <> 'closed'
      ORDER BY since, webhook_id LIMIT ?";
 
+/// Statements whose cost must be proportional to what they count; a test checks their query plans.
+#[cfg(feature = "conformance")]
+pub(super) const BOUNDED_STATEMENTS: [&str; 1] = [COUNT_DEAD];
+
 impl Rankings for Sqlite {
     fn rank_dead_letters(&self, max: usize) -> StoreFuture<'_, DeadLetterRanking> {
-        self.read_for_user(move |connection| {
-            Ok(DeadLetterRanking {
-                tenants: rank(connection, RANK_DEAD_TENANTS, max, |row| get(row, 3))?,
-                webhooks: rank(connection, RANK_DEAD_WEBHOOKS, max, |row| webhook(row, 3))?,
-            })
+        Box::pin(async move {
+            let (mut sums, mut after) = (DeadLetterSums::default(), Some(DeadLetterCursor::default()));
+            while let Some(start) = after {
+                let read = self.read_for_user(move |connection| count_dead(connection, start));
+                after = sums.add(read.await?);
+            }
+            Ok(sums.into_ranking(max))
         })
     }
 
@@ -100,21 +107,14 @@ impl Rankings for Sqlite {
     }
 }
 
-/// Reads a ranking whose first columns are value, total and number of entries.
-fn rank<K>(
-    connection: &Connection,
-    statement: &str,
-    max: usize,
-    key: impl Fn(&Row<'_>) -> rusqlite::Result<K>,
-) -> rusqlite::Result<Ranking<K, u64>> {
-    let mut ranking = Ranking::default();
-    let mut statement = connection.prepare_cached(statement)?;
-    let mut rows = statement.query([max as i64])?;
-    while let Some(row) = rows.next()? {
-        (ranking.total, ranking.count) = (number(row, 1)?, number(row, 2)?);
-        ranking.top.push((key(row)?, number(row, 0)?));
-    }
-    Ok(ranking)
+/// Counts the dead letters of one read by webhook, in the order of webhooks.
+fn count_dead(connection: &Connection, after: DeadLetterCursor) -> rusqlite::Result<Vec<DeadLetterCount>> {
+    let mut counts = connection.prepare_cached(COUNT_DEAD)?;
+    let read = |row: &Row<'_>| {
+        Ok(DeadLetterCount { webhook: webhook(row, 0)?, count: number(row, 2)?, last: get(row, 3)? })
+    };
+    let start = (Col(after.webhook_id), Col(after.delivery_id), DEAD_LETTERS_PER_READ as i64);
+    counts.query_map(start, read)?.collect()
 }
 
 /// Ranks the tenants after this one that one read covers. Returns the last of them if there are more.

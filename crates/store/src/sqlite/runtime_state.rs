@@ -28,8 +28,8 @@ const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_p
      WHERE webhook_id = ?1 ORDER BY opened_at DESC LIMIT ?2";
 const PERIODS_OF_TENANT: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook_id = ?1 AND tenant_id = ?3 ORDER BY opened_at DESC LIMIT ?2";
-const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook_id FROM circuit_periods
-     WHERE tenant_id = ?1 AND (NOT ?3 OR NOT coalesce(
+const INCIDENTS: &str = "SELECT opened_at, closed_at, forced, counts, webhook_id FROM circuit_periods
+     WHERE tenant_id = ?1 AND NOT continues AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook_id), 0))
      ORDER BY opened_at DESC LIMIT ?2";
 const SELECT_CIRCUITS: &str =
@@ -53,17 +53,23 @@ const SELECT_EXPIRED_WEBHOOKS: &str =
      WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?";
 const SELECT_NEXT_EXPIRY: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook_id, tenant_id, opened_at, forced, counts)
-     SELECT ?1, ?5, ?2, ?3, ?4
+const BEGIN_PERIOD: &str =
+    "INSERT INTO circuit_periods (webhook_id, tenant_id, opened_at, forced, counts, continues)
+     SELECT ?1, ?5, ?2, ?3, ?4,
+         EXISTS (SELECT 1 FROM circuit_periods INDEXED BY circuit_periods_unresolved
+                 WHERE webhook_id = ?1 AND closed_at IS NULL AND NOT continues)
      WHERE NOT EXISTS (SELECT 1 FROM circuit_periods INDEXED BY circuit_periods_open
                        WHERE webhook_id = ?1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
 const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open SET ended_at = ?2
      WHERE webhook_id = ?1 AND ended_at IS NULL";
+const RESOLVE_INCIDENT: &str =
+    "UPDATE circuit_periods INDEXED BY circuit_periods_unresolved SET closed_at = ?2
+     WHERE webhook_id = ?1 AND closed_at IS NULL AND NOT continues";
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 10] = [
+pub(super) const BOUNDED_STATEMENTS: [&str; 11] = [
     PERIODS,
     INCIDENTS,
     SELECT_CIRCUITS,
@@ -74,6 +80,7 @@ pub(super) const BOUNDED_STATEMENTS: [&str; 10] = [
     SELECT_NEXT_EXPIRY,
     BEGIN_PERIOD,
     END_PERIOD,
+    RESOLVE_INCIDENT,
 ];
 
 impl RuntimeState for Sqlite {
@@ -404,21 +411,29 @@ pub(super) fn set_circuit(
     if stored == 0 {
         return Ok(false);
     }
-    let forced_open = circuit.forced.as_ref().is_some_and(|forced| forced.open);
-    let forced_closed = circuit.forced.as_ref().is_some_and(|forced| !forced.open);
-    if forced_open || circuit.state == CircuitState::Open && !forced_closed {
-        let counts = to_json(&circuit.counts)?;
-        transaction.prepare_cached(BEGIN_PERIOD)?.execute((
-            Col(webhook_id),
-            Col(circuit.since),
-            forced_open,
-            counts,
-            tenant_id.as_str(),
-        ))?;
-    } else {
-        transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook_id), Col(circuit.since)))?;
-    }
+    set_period(transaction, tenant_id, webhook_id, circuit)?;
     Ok(true)
+}
+
+/// Begins or ends the open period of a circuit, and its incident.
+fn set_period(
+    transaction: &Transaction<'_>,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+    circuit: &SavedCircuit,
+) -> rusqlite::Result<()> {
+    let (state, since) = (circuit.effective_state(), Col(circuit.since));
+    if state == CircuitState::Open {
+        let (forced, counts) = (circuit.forced.is_some(), to_json(&circuit.counts)?);
+        let begun = (Col(webhook_id), since, forced, counts, tenant_id.as_str());
+        transaction.prepare_cached(BEGIN_PERIOD)?.execute(begun)?;
+        return Ok(());
+    }
+    transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook_id), Col(circuit.since)))?;
+    if state == CircuitState::Closed {
+        transaction.prepare_cached(RESOLVE_INCIDENT)?.execute((Col(webhook_id), since))?;
+    }
+    Ok(())
 }
 
 fn expire(

@@ -103,10 +103,10 @@ impl Statistics for Sqlite {
 
     fn last_successes(
         &self,
-        for_tenant: TenantId,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
-        self.list_for(for_tenant, move |connection| successes::list(connection, webhooks))
+        self.read_for(for_tenant, move |connection| successes::list(connection, webhooks))
     }
 
     fn traffic(

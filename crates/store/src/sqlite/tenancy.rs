@@ -1,7 +1,7 @@
 //! Tenants and API keys.
 
-use redrive_core::{KeyId, TenantId, Time};
-use rusqlite::{OptionalExtension, Row};
+use redrive_core::{KeyId, TenantId, Time, tenancy::TenantRules};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{
     Sqlite, changes,
@@ -190,6 +190,21 @@ impl Tenancy for Sqlite {
             )
         })
     }
+}
+
+/// Returns the rules of those of these tenants that exist.
+pub(super) fn rules_of(
+    connection: &Connection,
+    ids: Vec<TenantId>,
+) -> rusqlite::Result<Vec<(TenantId, TenantRules)>> {
+    let mut of_one =
+        connection.prepare_cached("SELECT rules FROM tenants WHERE id = ? AND deleted_at IS NULL")?;
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        let rules = of_one.query_row([id.as_str()], |row| from_json(row, 0)).optional()?;
+        found.extend(rules.map(|rules| (id, rules)));
+    }
+    Ok(found)
 }
 
 pub(super) fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {

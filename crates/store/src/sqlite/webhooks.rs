@@ -6,6 +6,7 @@ use redrive_core::{
     notification::Occurrence,
     protection::breaker::SavedCircuit,
     security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
+    tenancy::TenantRules,
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
@@ -14,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Sqlite, changes,
     convert::{Col, get},
-    failures, lanes, notifications, redrive, runtime_state, successes,
+    failures, lanes, notifications, redrive, runtime_state, successes, tenancy,
     transaction::WriteTransaction,
 };
 use crate::{
@@ -177,6 +178,10 @@ impl Config for Sqlite {
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> StoreFuture<'_, Vec<Webhook>> {
         let found = self.read(move |connection| by_ids(connection, ids));
         Box::pin(async { self.seals.open_all(found.await?) })
+    }
+
+    fn rules_of_tenants(&self, ids: Vec<TenantId>) -> StoreFuture<'_, Vec<(TenantId, TenantRules)>> {
+        self.read(move |connection| tenancy::rules_of(connection, ids))
     }
 
     fn config_changes(

@@ -3,6 +3,7 @@
 mod clock;
 mod deploy;
 pub(crate) mod documentation;
+mod payload_search;
 mod schemathesis;
 mod upgrade;
 mod walk;

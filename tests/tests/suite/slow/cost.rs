@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redrive_testkit::{Api, MisbehavingReceiver, Misbehavior, Receiver, Redrive, Reply};
+use redrive_testkit::{Api, Browser, MisbehavingReceiver, Misbehavior, Receiver, Redrive, Reply};
 use redrive_tests::{entries, id, text};
 use serde_json::{Value, json};
 
@@ -245,11 +245,12 @@ async fn reads(api: &Api) -> u64 {
     metric(api, "redrive_store_reads_total").await
 }
 
+/// The maximum store reads of a listing, the metrics page, and the node's own background work in between.
+const MAX_READS: u64 = 40;
+
 #[tokio::test]
 async fn listings_take_few_reads_regardless_of_length() {
     const WEBHOOKS: usize = 120;
-    /// The maximum store reads of a listing, the metrics page, and the node's own background work in between.
-    const MAX_READS: u64 = 40;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let receiver = Receiver::start().await;
@@ -271,6 +272,50 @@ async fn listings_take_few_reads_regardless_of_length() {
         assert_eq!(listed.status, 200, "{path}");
         println!("{path}: {} reads", after - before);
         assert!(after - before < MAX_READS, "{path}: {} reads", after - before);
+    }
+}
+
+#[tokio::test]
+async fn listings_of_all_tenants_take_few_reads_after_a_start() {
+    const TENANTS: usize = 80;
+    let mut redrive = Redrive::start().await;
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    for n in 0..TENANTS {
+        // No node serves the pool, so that deliveries stay pending.
+        let tenant = format!("tenant-{n}");
+        api.post("/v1/tenants", json!({"id": tenant, "pool": "elsewhere"})).await.expect(201);
+        api.create_webhook(&receiver.url(), json!({"tenant_id": tenant})).await;
+        let event = json!({"tenant_id": tenant, "event_type": "order.created", "data": n});
+        api.post("/v1/events", event).await.expect(202);
+    }
+    // Nothing is in memory now.
+    redrive.restart().await;
+    let api = redrive.api();
+    let admin = Browser::log_in(&redrive, redrive.key()).await;
+    let mut listed = Vec::new();
+    for path in [
+        "/v1/deliveries?tenant_id=*&limit=500",
+        "/v1/webhooks?tenant_id=*&limit=500",
+        "/v1/webhooks?tenant_id=*&status=healthy&limit=500",
+        "/v1/overview?tenant_id=*",
+        "/dashboard/all/deliveries",
+        "/dashboard/all/webhooks",
+        "/dashboard/all/webhooks?circuit=closed",
+    ] {
+        let before = reads(&api).await;
+        match path.starts_with("/v1/") {
+            true => listed.push(api.get(path).await.expect(200)),
+            false => assert_eq!(admin.get(path).await.status, 200, "{path}"),
+        }
+        let after = reads(&api).await;
+        println!("{path}: {} reads", after - before);
+        assert!(after - before < MAX_READS, "{path}: {} reads", after - before);
+    }
+    let deliveries = listed[0]["data"].as_array().unwrap();
+    assert_eq!(deliveries.len(), TENANTS);
+    for delivery in deliveries {
+        assert_eq!(delivery["waiting_on"], "pool", "{delivery:#}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Login of users with an identity provider, over HTTP: with the provider of the test kit, which misbehaves on request,
 //! and with `oidc-provider`.
 
-use redrive_testkit::{ApiResponse, Browser, Fault, IdentityProvider, Redrive, Setup};
-use redrive_tests::{entries, oidc_provider::OidcProvider, text, user_login::LoginBrowser};
+use redrive_testkit::{ApiResponse, Browser, Fault, IdentityProvider, Postgres, Redrive, Setup};
+use redrive_tests::{cluster::node, entries, oidc_provider::OidcProvider, text, user_login::LoginBrowser};
 use serde_json::{Value, json};
 
 async fn start() -> (IdentityProvider, Redrive) {
@@ -172,6 +172,58 @@ async fn login_is_bound_to_its_browser_and_used_once() {
         assert_failed(&browser, &response, 403, "does not belong to the login");
         assert!(!page(&response).contains("attackers"), "{}", page(&response));
     }
+}
+
+#[tokio::test]
+async fn login_begun_on_one_node_is_finished_on_another_and_only_once() {
+    let public_url = "http://hooks.example.com";
+    let (provider, database) = tokio::join!(IdentityProvider::start(), Postgres::shared());
+    provider.set_user("u-1", "Jane Doe", &["platform"]);
+    provider.set_fault(Fault::AcceptsCodeTwice);
+    let mut nodes = Vec::new();
+    for name in ["a", "b"] {
+        let setup = node(&database.url(), name).env("REDRIVE_SERVER_PUBLIC_URL", public_url);
+        let settings = provider.settings().into_iter();
+        nodes.push(
+            Redrive::start_with(settings.fold(setup, |setup, (name, value)| setup.env(name, value))).await,
+        );
+    }
+    let mut browser = LoginBrowser::behind_balancer(&nodes[0], "", public_url);
+    let url = browser.begin("").await;
+    let back = browser.visit_provider(&url).await;
+    let login = browser.cookies.clone();
+    browser.use_node(&nodes[1]);
+    let response = browser.send("GET", &back, "").await;
+    assert_eq!((response.status, browser.has_session()), (303, true), "{response:?}");
+    // Every node accepts the session.
+    for node in &nodes {
+        browser.use_node(node);
+        let session = page(&browser.send("GET", "/dashboard/session", "").await);
+        assert!(
+            session.contains("logged in as <b>Jane Doe</b>, an administrator of all tenants"),
+            "{session}"
+        );
+    }
+    // The node that began the login knows that another one has used it.
+    let mut copy = LoginBrowser::behind_balancer(&nodes[0], "", public_url);
+    copy.cookies = login;
+    let response = copy.send("GET", &back, "").await;
+    assert_failed(&copy, &response, 403, "already used");
+    // So do nodes that receive the same response at the same time.
+    let mut both = Vec::new();
+    let mut browser = LoginBrowser::behind_balancer(&nodes[1], "", public_url);
+    let url = browser.begin("").await;
+    let back = browser.visit_provider(&url).await;
+    for node in &nodes {
+        let mut copy = LoginBrowser::behind_balancer(node, "", public_url);
+        copy.cookies = browser.cookies.clone();
+        both.push(copy);
+    }
+    let [first, second] = &mut both[..] else { unreachable!() };
+    let (one, other) = tokio::join!(first.send("GET", &back, ""), second.send("GET", &back, ""));
+    let mut statuses = [one.status, other.status];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [303, 403]);
 }
 
 #[tokio::test]

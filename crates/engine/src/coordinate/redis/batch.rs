@@ -229,7 +229,7 @@ impl PreparedBatch {
                             },
                         ) = (&self.webhooks[*position], decision)
                         {
-                            local.record_token_wait(webhook, scope, until);
+                            local.record_token_wait(webhook, scope, until, now);
                         }
                         let slot = (matches!(decision, AdmissionDecision::Go { .. }) && !has_slot)
                             .then(|| slots.granted(section.id));

@@ -100,17 +100,17 @@ impl WebhookChecks {
                 windows.entry(minute.webhook_id).or_default().merge(&minute.rollup);
             }
             let mut occurrences = Vec::new();
-            for (webhook_id, tenant_id) in part {
+            for (webhook_id, suspect) in part {
                 let window = windows.remove(webhook_id).unwrap_or_default();
                 if dns_failures(&window) == 0 {
-                    self.dns_suspects.remove(*webhook_id);
+                    self.dns_suspects.remove(*webhook_id, suspect.failures);
                     continue;
                 }
                 let failures = self.coordinator.local.failures(*webhook_id);
                 if is_dns_failing(&window, failures.as_ref()) {
                     let details = dns_details(&window, failures.as_ref());
                     let kind = NotificationKind::DnsFailing;
-                    occurrences.push(occurrence(tenant_id, Some(*webhook_id), kind, now, details));
+                    occurrences.push(occurrence(&suspect.tenant_id, Some(*webhook_id), kind, now, details));
                 }
             }
             if !occurrences.is_empty() {

@@ -21,14 +21,9 @@ pub(crate) struct HeaderView {
     pub(crate) value: String,
 }
 
-/// One attempt of one delivery.
+/// Result of an attempt, in every view of it.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct AttemptView {
-    /// Attempt id; null for `circuit_blocked`.
-    #[schema(value_type = Option<String>)]
-    id: Option<AttemptId>,
-    /// Attempt number, from 1; null for `circuit_blocked`.
-    number: Option<u32>,
+pub(in crate::api) struct AttemptResultView {
     /// Delivery id.
     #[schema(value_type = String)]
     delivery_id: DeliveryId,
@@ -38,8 +33,8 @@ pub(crate) struct AttemptView {
     /// Webhook id.
     #[schema(value_type = String)]
     webhook_id: WebhookId,
-    /// `success`; `failed`; `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`; or
-    /// `circuit_blocked`: not an attempt but a period in which an open circuit blocked the delivery.
+    /// `success`; `failed`; `exhausted`: the attempt after which the delivery is dead, whatever its `dead_reason`; or, in
+    /// the history of a delivery, `circuit_blocked`: not an attempt but a period in which an open circuit blocked it.
     #[schema(example = "success")]
     status: &'static str,
     /// Failure category.
@@ -48,6 +43,44 @@ pub(crate) struct AttemptView {
     http_status_code: Option<u16>,
     /// Error message.
     error_message: Option<String>,
+    /// Due time; for `circuit_blocked`, start of the period.
+    #[schema(value_type = String, format = DateTime)]
+    scheduled_at: Time,
+    /// Due time of the next attempt.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_retry_at: Option<Time>,
+    /// State of the webhook's circuit at the time of sending.
+    circuit_state_at_attempt: CircuitState,
+}
+
+impl AttemptResultView {
+    pub(in crate::api) fn new(stored: &StoredAttempt) -> Self {
+        let attempt = &stored.attempt;
+        Self {
+            delivery_id: stored.delivery_id,
+            event_id: stored.event_id,
+            webhook_id: stored.webhook_id,
+            status: attempt.status.name(),
+            failure_category: attempt.failure_category,
+            http_status_code: attempt.http_status_code,
+            error_message: attempt.error_message.clone(),
+            scheduled_at: attempt.scheduled_at,
+            next_retry_at: attempt.next_retry_at,
+            circuit_state_at_attempt: attempt.circuit,
+        }
+    }
+}
+
+/// One attempt of one delivery.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AttemptView {
+    /// Attempt id; null for `circuit_blocked`.
+    #[schema(value_type = Option<String>)]
+    id: Option<AttemptId>,
+    /// Attempt number, from 1; null for `circuit_blocked`.
+    number: Option<u32>,
+    #[serde(flatten)]
+    result: AttemptResultView,
     /// Request headers, secrets redacted.
     request_headers: Vec<HeaderView>,
     /// Response headers.
@@ -64,22 +97,14 @@ pub(crate) struct AttemptView {
     ttfb_ms: Option<f64>,
     /// Total milliseconds; null for `circuit_blocked`.
     duration_ms: Option<f64>,
-    /// Due time; for `circuit_blocked`, start of the period.
-    #[schema(value_type = String, format = DateTime)]
-    scheduled_at: Time,
     /// Time of sending; null for `circuit_blocked`.
     #[schema(value_type = Option<String>, format = DateTime)]
     executed_at: Option<Time>,
     /// End of the period, for `circuit_blocked`; null while it lasts.
     #[schema(value_type = Option<String>, format = DateTime)]
     blocked_until: Option<Time>,
-    /// Due time of the next attempt.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    next_retry_at: Option<Time>,
     /// Reason of the next attempt.
     retry_reason: Option<FailureCategory>,
-    /// State of the webhook's circuit at the time of sending.
-    circuit_state_at_attempt: CircuitState,
     /// Node that sent the attempt; null for `circuit_blocked`.
     worker: Option<String>,
 }
@@ -99,13 +124,18 @@ impl AttemptView {
         Self {
             id: None,
             number: None,
-            delivery_id: delivery.id,
-            event_id: delivery.event_id,
-            webhook_id: delivery.webhook_id,
-            status: "circuit_blocked",
-            failure_category: None,
-            http_status_code: None,
-            error_message: Some(blocked.describe()),
+            result: AttemptResultView {
+                delivery_id: delivery.id,
+                event_id: delivery.event_id,
+                webhook_id: delivery.webhook_id,
+                status: "circuit_blocked",
+                failure_category: None,
+                http_status_code: None,
+                error_message: Some(blocked.describe()),
+                scheduled_at: blocked.since,
+                next_retry_at: None,
+                circuit_state_at_attempt: CircuitState::Open,
+            },
             request_headers: Vec::new(),
             response_headers: Vec::new(),
             response_body_sample: None,
@@ -114,32 +144,23 @@ impl AttemptView {
             tls_ms: None,
             ttfb_ms: None,
             duration_ms: None,
-            scheduled_at: blocked.since,
             executed_at: None,
             blocked_until: blocked.until,
-            next_retry_at: None,
             retry_reason: None,
-            circuit_state_at_attempt: CircuitState::Open,
             worker: None,
         }
     }
 
     /// Returns the view of an attempt for this event.
     pub(in crate::api) fn from_attempt(stored: StoredAttempt, event: &Event) -> Self {
-        let request_headers = request_headers(&stored, event);
+        let (request_headers, result) = (request_headers(&stored, event), AttemptResultView::new(&stored));
         let attempt = stored.attempt;
         let millis = |micros: u32| f64::from(micros) / 1000.0;
         let timings = attempt.timings;
         Self {
             id: Some(attempt.id),
             number: Some(attempt.number),
-            delivery_id: stored.delivery_id,
-            event_id: stored.event_id,
-            webhook_id: stored.webhook_id,
-            status: attempt.status.name(),
-            failure_category: attempt.failure_category,
-            http_status_code: attempt.http_status_code,
-            error_message: attempt.error_message,
+            result,
             request_headers,
             response_headers: header_views(attempt.response_headers.as_deref()),
             response_body_sample: attempt
@@ -150,12 +171,9 @@ impl AttemptView {
             tls_ms: timings.tls.map(millis),
             ttfb_ms: timings.ttfb.map(millis),
             duration_ms: Some(millis(timings.total)),
-            scheduled_at: attempt.scheduled_at,
             executed_at: Some(attempt.executed_at),
             blocked_until: None,
             retry_reason: attempt.failure_category.filter(|_| attempt.next_retry_at.is_some()),
-            next_retry_at: attempt.next_retry_at,
-            circuit_state_at_attempt: attempt.circuit,
             worker: Some(attempt.worker.as_ref().into()),
         }
     }

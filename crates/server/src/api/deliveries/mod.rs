@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(super) use self::{
-    attempt::AttemptView,
+    attempt::{AttemptResultView, AttemptView},
     query::{DeadQuery, code_filter},
     view::DeliveryView,
 };

@@ -3,6 +3,7 @@
 use redrive_core::{
     DeadReason, DeliveryStatus, EventId, FailureCategory, FieldError, Time, WebhookId,
     delivery::code_filter::{CodeFilter, CodeFilterError},
+    event::event_type::ExactEventType,
 };
 use redrive_store::{DeliveryFilter, StatusFilter};
 use serde::Deserialize;
@@ -39,7 +40,7 @@ macro_rules! delivery_query {
             subject: Option<String>,
             /// Only deliveries of these event types.
             #[param(value_type = Option<Vec<String>>)]
-            event_type: Option<List<String>>,
+            event_type: Option<List<ExactEventType>>,
             /// Only deliveries whose last failure has one of these categories.
             #[param(value_type = Option<Vec<FailureCategory>>)]
             failure_category: Option<List<FailureCategory>>,
@@ -88,7 +89,7 @@ macro_rules! delivery_query {
                     idempotency_key: self.idempotency_key.clone(),
                     subject: self.subject.clone(),
                     status: self.status.as_deref().map(status_filter).transpose()?,
-                    event_types: List::values(&self.event_type),
+                    event_types: List::strings(&self.event_type),
                     failure_categories: List::values(&self.failure_category),
                     status_code: self.status_code.as_deref().map(|code| code_filter("status_code", code)).transpose()?,
                     dead_reasons: match self.status.as_deref() == Some(EXHAUSTED) {
@@ -141,7 +142,7 @@ pub(in crate::api) struct DeadQuery {
     webhook_id: Option<List<WebhookId>>,
     /// Only dead letters of these event types.
     #[param(value_type = Option<Vec<String>>)]
-    event_type: Option<List<String>>,
+    event_type: Option<List<ExactEventType>>,
     /// Only dead letters whose last failure has one of these categories.
     #[param(value_type = Option<Vec<FailureCategory>>)]
     failure_category: Option<List<FailureCategory>>,
@@ -172,7 +173,7 @@ impl DeadQuery {
     pub(in crate::api) fn filter(&self) -> DeliveryFilter {
         DeliveryFilter {
             webhooks: List::values(&self.webhook_id),
-            event_types: List::values(&self.event_type),
+            event_types: List::strings(&self.event_type),
             failure_categories: List::values(&self.failure_category),
             dead_reasons: List::values(&self.dead_reason),
             recoverable: self.recoverable,

@@ -10,7 +10,7 @@ use super::walk::{
 };
 
 /// Names that differ from the Rust type by more than the suffix `View`.
-const NAMES: [(&str, &str); 26] = [
+const NAMES: [(&str, &str); 27] = [
     ("Action", "CircuitAction"),
     ("AgeView", "DeadLetterAges"),
     ("AuditView", "AuditEntry"),
@@ -22,6 +22,7 @@ const NAMES: [(&str, &str); 26] = [
     ("BatchRateInput", "OperationRateInput"),
     ("BatchView", "EventBatchResult"),
     ("Counts", "AttemptCounts"),
+    ("CreatedKeyView", "CreatedApiKey"),
     ("EntriesView", "DeadLetterRates"),
     ("EventInput", "EventCreate"),
     ("HealthView", "WebhookHealth"),

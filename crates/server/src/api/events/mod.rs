@@ -11,7 +11,10 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{EventId, FieldError, TenantId, Time, WebhookId, delivery::lane::Priority};
+use redrive_core::{
+    EventId, FieldError, TenantId, Time, WebhookId, delivery::lane::Priority,
+    event::event_type::ExactEventType,
+};
 use redrive_engine::{PastWebhooks, ReplayTo};
 use redrive_store::{EventFilter, StoredEvent};
 use serde::{Deserialize, Serialize};
@@ -135,7 +138,7 @@ macro_rules! event_query {
             subject: Option<String>,
             /// Return only events of these types: up to 50, separated by commas or as repeated parameters.
             #[param(value_type = Option<Vec<String>>)]
-            event_type: Option<List<String>>,
+            event_type: Option<List<ExactEventType>>,
             /// Return only events from this source.
             source: Option<String>,
             /// Return only events published at or after this time (RFC 3339, or a date: midnight UTC).
@@ -157,7 +160,7 @@ macro_rules! event_query {
                     id: self.id,
                     idempotency_key: self.idempotency_key.clone(),
                     subject: self.subject.clone(),
-                    event_types: List::values(&self.event_type),
+                    event_types: List::strings(&self.event_type),
                     source: self.source.clone(),
                     from: self.from,
                     to: self.to,

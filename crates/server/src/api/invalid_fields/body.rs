@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
+use redrive_core::FailureCategory;
 use serde_json::{Value, value::RawValue};
 
 use super::{
@@ -211,10 +212,15 @@ pub(super) fn outside_range(schema: Schema<'_>, number: f64) -> Option<String> {
     is_outside(min, max, number).then(|| range(min, max)).flatten().map(|words| format!("must be {words}"))
 }
 
+/// Returns the documented name of a value for which parsers accept another name.
+fn other_name(text: &str) -> Option<&'static str> {
+    serde_json::from_value::<FailureCategory>(text.into()).ok().map(FailureCategory::name)
+}
+
 /// Returns what is wrong with a text.
 pub(super) fn invalid_text(schema: Schema<'_>, text: &str) -> Option<(InvalidFieldCode, String)> {
     if let Some(values) = schema.values() {
-        let is_known = values.contains(&text);
+        let is_known = values.contains(&text) || other_name(text).is_some_and(|name| values.contains(&name));
         return (!is_known).then(|| (InvalidFieldCode::InvalidValue, unknown_value(text, &values)));
     }
     let (min, max) = (schema.get("minLength"), schema.get("maxLength"));

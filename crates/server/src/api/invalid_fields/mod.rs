@@ -21,18 +21,21 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use redrive_core::TenantId;
+use redrive_core::{FieldError, TenantId};
 use serde_json::Value;
 
 use self::schema::Schema;
-use super::{AppState, openapi};
+use super::{AppState, openapi, webhooks::broken_rules};
 use crate::{
     app::parse::SKIP_WORK_PER_BYTE,
-    problem::{InvalidField, Problem},
+    problem::{InvalidField, InvalidFieldCode, Problem},
 };
 
 /// Number of times that the comparison passes over a body: once per level of the schemas.
 const PASSES: u64 = 4;
+
+/// Operations whose body is a webhook.
+const WEBHOOK_CHANGES: [&str; 3] = ["createWebhook", "updateWebhook", "replaceWebhook"];
 
 /// Body of a request, kept until the response is known.
 #[derive(Default)]
@@ -91,7 +94,17 @@ fn operation(path: &str, method: &Method) -> Option<&'static Value> {
 fn in_body(operation: &'static Value, body: &[u8]) -> Vec<InvalidField> {
     let schema = operation.pointer("/requestBody/content/application~1json/schema");
     let schema = schema.and_then(|schema| Schema::new(openapi(), schema));
-    schema.map(|schema| body::invalid_fields(schema, body)).unwrap_or_default()
+    let mut found = schema.map(|schema| body::invalid_fields(schema, body)).unwrap_or_default();
+    if operation.get("operationId").and_then(Value::as_str).is_some_and(|id| WEBHOOK_CHANGES.contains(&id)) {
+        let known = |error: &FieldError| found.iter().any(|known| known.field == error.field);
+        let broken: Vec<_> = broken_rules(body).into_iter().filter(|error| !known(error)).collect();
+        found.extend(broken.into_iter().map(|error| InvalidField {
+            field: error.field.into_owned(),
+            code: InvalidFieldCode::InvalidValue,
+            message: error.message,
+        }));
+    }
+    found
 }
 
 /// Returns every invalid field of an object that has a named schema.

@@ -1,5 +1,7 @@
 //! Every difference is found, in our words.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -63,6 +65,51 @@ fn all_fields_of_a_body_are_compared() {
     assert_found(&in_body("WebhookUpdate", &json!({"retry_config": {"retry_on": "all"}})), &[]);
     let auth = json!({"auth": {"type": "basic", "username": "a"}});
     assert_found(&in_body("WebhookUpdate", &auth), &[("auth.password", "is missing")]);
+}
+
+#[test]
+fn all_broken_rules_of_a_webhook_are_found() {
+    let operation = &openapi()["paths"]["/v1/webhooks"]["post"];
+    let body = json!({
+        "url": "https://user:password@example.com/#top",
+        "events": ["order.*", "*.created"],
+        "secret": "whsec_!!!!!!!!!!!!!!!!",
+        "headers": {"Host": "y", "webhook-id": "z", "b c": "d", "x-good": "e"},
+        "owner": {"email": "nowhere"},
+        "auth": {"type": "basic", "user": "x", "password": "y"},
+        "subjects": [""],
+        "retry_config": {"base_delay_ms": 5_000, "max_delay_ms": 1_000},
+    });
+    let found = super::in_body(operation, body.to_string().as_bytes());
+    let fields: BTreeSet<_> = found.iter().map(|field| field.field.as_str()).collect();
+    let expected = [
+        "auth.user",
+        "auth.username",
+        "events[1]",
+        "headers.Host",
+        "headers.b c",
+        "headers.webhook-id",
+        "owner.email",
+        "retry_config.base_delay_ms",
+        "secret",
+        "subjects",
+        "url",
+    ];
+    assert_eq!(fields, BTreeSet::from(expected), "{found:#?}");
+    let accepted = json!({"url": "http://example.com/", "events": ["*"], "headers": {"x-a": "b"}});
+    assert_eq!(super::in_body(operation, accepted.to_string().as_bytes()), []);
+}
+
+#[test]
+fn other_names_of_values_are_not_reported() {
+    let operation = &openapi()["paths"]["/v1/deliveries/retry-batch"]["post"];
+    let body = br#"{"filter": {"failure_categories": ["ssl", "foo"]}}"#;
+    let found = super::in_body(operation, body);
+    let fields: Vec<_> = found.iter().map(|field| field.field.as_str()).collect();
+    assert_eq!(fields, ["filter.failure_categories[1]"]);
+    let operation = &openapi()["paths"]["/v1/deliveries"]["get"];
+    let found = words(invalid_parameters(openapi(), operation, "failure_category=ssl,foo"));
+    assert!(found[0].1.contains("\"foo\""), "{found:?}");
 }
 
 #[test]

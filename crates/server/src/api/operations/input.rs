@@ -7,6 +7,7 @@ use redrive_core::{
         code_filter::CodeFilter,
         lane::Priority,
     },
+    event::event_type::ExactEventType,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -94,8 +95,19 @@ fn named<T: PartialEq>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<
     }
 }
 
+/// Rejects patterns among names of event types.
+fn check_exact(names: &[String]) -> Result<(), FieldError> {
+    names.iter().enumerate().try_for_each(|(index, name)| {
+        let rejected = ExactEventType::try_from(name.clone()).err();
+        rejected.map_or(Ok(()), |error| {
+            Err(FieldError::new(format!("filter.event_types[{index}]"), error.message))
+        })
+    })
+}
+
 impl BatchFilter {
     pub(super) fn selection(self) -> Result<OperationFilter, Problem> {
+        check_exact(self.event_types.as_deref().unwrap_or_default())?;
         Ok(OperationFilter {
             webhook_ids: named("filter.webhook_ids", self.webhook_ids)?,
             event_types: named("filter.event_types", self.event_types)?,
@@ -219,8 +231,8 @@ pub(in crate::api) struct BackfillInput {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(super) to: Option<Time>,
     /// Deliver only events of these types; all that the webhook subscribes to by default.
-    #[schema(max_items = 1000)]
-    pub(super) event_types: Vec<String>,
+    #[schema(value_type = Vec<String>, max_items = 1000)]
+    pub(super) event_types: Vec<ExactEventType>,
     /// Rate limit; unlimited by default.
     #[serde(deserialize_with = "object")]
     pub(super) rate_limit: Option<BatchRate>,
@@ -247,7 +259,7 @@ pub(in crate::api) struct PurgeQuery {
     webhook_id: Option<List<WebhookId>>,
     /// Purge only dead letters of these event types.
     #[param(value_type = Option<Vec<String>>)]
-    event_type: Option<List<String>>,
+    event_type: Option<List<ExactEventType>>,
     /// Purge only dead letters whose last attempt failed with one of these categories.
     #[param(value_type = Option<Vec<FailureCategory>>)]
     failure_category: Option<List<FailureCategory>>,
@@ -290,7 +302,7 @@ impl PurgeQuery {
     pub(super) fn selection(&self) -> OperationFilter {
         OperationFilter {
             webhook_ids: List::values(&self.webhook_id),
-            event_types: List::values(&self.event_type),
+            event_types: List::strings(&self.event_type),
             event_ids: self.event_id.into_iter().collect(),
             idempotency_keys: self.idempotency_key.iter().cloned().collect(),
             subjects: self.subject.iter().cloned().collect(),

@@ -301,7 +301,12 @@ async fn backfill(
     let order = OperationRequest {
         kind: OperationKind::Backfill,
         among: OperationTarget::Events,
-        selection: backfill_selection(id, input.event_types, input.from, input.to),
+        selection: backfill_selection(
+            id,
+            input.event_types.into_iter().map(String::from).collect(),
+            input.from,
+            input.to,
+        ),
         rate: rate(input.rate_limit)?,
         priority: input.priority,
     };

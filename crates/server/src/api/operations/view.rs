@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use redrive_core::{
     OperationId, TenantId, Time,
     delivery::{
-        bulk_operation::{OperationKind, OperationState, eta},
+        bulk_operation::{OperationKind, OperationState, OperationTarget, eta},
         lane::Priority,
     },
 };
@@ -149,8 +149,9 @@ impl OperationView {
             kind: operation.order.kind,
             status: operation.state,
             delivery_id_count: operation.order.selection.delivery_ids.as_ref().map(Vec::len),
-            include_delivered: (operation.order.kind == OperationKind::Retry)
-                .then_some(!operation.order.selection.undelivered_only),
+            include_delivered: (operation.order.kind == OperationKind::Retry).then_some(
+                operation.order.among != OperationTarget::Dead && !operation.order.selection.undelivered_only,
+            ),
             results: None,
             filter: operation.order.selection.into(),
             rate_limit: operation.order.rate.map(|requests_per_second| BatchRate { requests_per_second }),

@@ -143,13 +143,18 @@ pub(crate) struct BreakerInput {
     #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     half_open_success_threshold: Option<f64>,
     /// Forces the circuit open until this time, at most 30 days from now; null ends such a forced state. Without it the
-    /// circuit keeps its state.
+    /// circuit keeps its state; alone, it leaves the other settings as they are.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, format = DateTime)]
     force_open_until: Option<Option<Time>>,
 }
 
 impl BreakerInput {
+    /// Returns whether it only forces the circuit or ends its forced state, and leaves the other settings as they are.
+    fn is_forced_state_only(&self) -> bool {
+        self.force_open_until.is_some() && self.config() == BreakerConfig::default()
+    }
+
     fn config(&self) -> BreakerConfig {
         BreakerConfig {
             enabled: self.enabled,
@@ -194,7 +199,7 @@ impl AuthInput {
     }
 
     /// Returns the authentication with redacted values replaced by the stored ones.
-    fn restore_redacted(&self, known: Option<&EndpointAuth>) -> Result<EndpointAuth, FieldError> {
+    pub(super) fn restore_redacted(&self, known: Option<&EndpointAuth>) -> Result<EndpointAuth, FieldError> {
         let value = |field: &'static str, given: &Unshown, known: Option<&SecretString>| match (
             given.reveal(),
             known,
@@ -309,7 +314,9 @@ impl WebhookInput {
             retry.check_combination()?;
         }
         put(&mut spec.retry_config, &self.retry_config.clone().map(Option::unwrap_or_default));
-        let breaker = self.circuit_breaker_config.as_ref();
+        let changes_breaker =
+            |config: &&Option<BreakerInput>| !config.as_ref().is_some_and(BreakerInput::is_forced_state_only);
+        let breaker = self.circuit_breaker_config.as_ref().filter(changes_breaker);
         put(
             &mut spec.circuit_breaker_config,
             &breaker.map(|config| config.as_ref().map(BreakerInput::config).unwrap_or_default()),

@@ -1,6 +1,7 @@
 //! `/v1/webhooks`: subscriptions of URLs to event types.
 
 mod circuit;
+mod field_rules;
 mod filter;
 mod health;
 mod input;
@@ -27,6 +28,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(in crate::api) use self::field_rules::broken_rules;
 use self::{input::InputState, view::WebhookView};
 pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
@@ -42,7 +44,7 @@ use super::{
 };
 use crate::{
     app::{
-        Actor, AppError, Capability, TenantView,
+        Actor, AppError, Capability, TenantSelection, TenantView,
         across_tenants::read_each,
         webhooks::{DEFAULT_OVERLAP, NewWebhook},
     },
@@ -170,7 +172,7 @@ async fn list(
     ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<WebhookQuery>>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let webhooks = app.list_webhooks(tenants, paging.request()?).await?;
+    let webhooks = app.list_webhooks(&tenants, paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
         query.active.is_none_or(|active| active == (webhook.state == WebhookState::Active))
             && query
@@ -179,47 +181,53 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
-    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
-    let mut by_tenant: BTreeMap<TenantId, Vec<Webhook>> = BTreeMap::new();
-    for webhook in webhooks {
-        by_tenant.entry(webhook.tenant_id.clone()).or_default().push(webhook);
-    }
-    let views = by_tenant
-        .into_iter()
-        .map(|(tenant_id, webhooks)| views_of_tenant(&app, tenant_id, webhooks, query.status));
-    let views = read_each(views).await?.into_iter().flatten();
-    let mut views: HashMap<WebhookId, WebhookView> = views.collect();
-    let data = ids.into_iter().filter_map(|id| views.remove(&id)).collect();
+    let webhooks = page.data.into_iter().filter(wanted).collect();
+    let data = views(&app, &tenants, webhooks, query.status).await?;
     Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
 }
 
-/// Returns the views of those of these webhooks of one tenant that have the wanted status, with few reads for all of them.
-async fn views_of_tenant(
+/// Returns the views of those of these webhooks that have the wanted status, with few reads for all of them.
+async fn views(
     app: &AppState,
-    tenant_id: TenantId,
+    tenants: &TenantSelection,
     mut webhooks: Vec<Webhook>,
     wanted: Option<WebhookStatus>,
-) -> Result<Vec<(WebhookId, WebhookView)>, AppError> {
-    let facts = app.webhook_facts_of(&tenant_id, &webhooks, wanted).await?;
+) -> Result<Vec<WebhookView>, AppError> {
+    let facts = app.webhook_facts_of(tenants, &webhooks, wanted).await?;
     webhooks.retain(|webhook| facts.contains_key(&webhook.id));
     let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
-    let last = app.last_successes(&tenant_id, &ids).await?;
+    let last = app.last_successes(tenants, &ids).await?;
     let now = app.engine().clock().now();
     let view = |webhook: Webhook| {
         let last_success_at = last.get(&webhook.id).copied();
         let facts = facts.get(&webhook.id).copied().unwrap_or_default();
-        WebhookView::new(webhook, facts, last_success_at, now)
+        (webhook.tenant_id.clone(), WebhookView::new(webhook, facts, last_success_at, now))
     };
-    let data: Vec<_> = webhooks.into_iter().map(view).collect();
-    // One read for all owner addresses.
-    let states = app.address_states(tenant_id, data.iter().filter_map(WebhookView::owner_email)).await?;
-    let with_state = |view: WebhookView| {
+    add_confirmations(app, webhooks.into_iter().map(view).collect()).await
+}
+
+/// Adds the states of owner addresses, with one read per tenant that has any.
+async fn add_confirmations(
+    app: &AppState,
+    views: Vec<(TenantId, WebhookView)>,
+) -> Result<Vec<WebhookView>, AppError> {
+    let mut owners: BTreeMap<&TenantId, Vec<&str>> = BTreeMap::new();
+    for (tenant_id, view) in &views {
+        if let Some(address) = view.owner_email() {
+            owners.entry(tenant_id).or_default().push(address);
+        }
+    }
+    let states = owners.into_iter().map(|(tenant_id, addresses)| async move {
+        Ok::<_, AppError>((tenant_id.clone(), app.address_states(tenant_id.clone(), addresses).await?))
+    });
+    let states: HashMap<_, _> = read_each(states).await?.into_iter().collect();
+    let with_state = |(tenant_id, view): (TenantId, WebhookView)| {
         let address = view.owner_email().map(normalize_address);
-        let state = states.iter().find(|state| Some(&state.address) == address.as_ref()).cloned();
+        let mut of_tenant = states.get(&tenant_id).into_iter().flatten();
+        let state = of_tenant.find(|state| Some(&state.address) == address.as_ref()).cloned();
         view.with_confirmation(state.map(AddressView::from))
     };
-    Ok(ids.into_iter().zip(data.into_iter().map(with_state)).collect())
+    Ok(views.into_iter().map(with_state).collect())
 }
 
 /// Get a webhook

@@ -61,8 +61,8 @@ pub(crate) struct WebhookView {
     /// Whether its deliveries arrive: `healthy` (also if it was never called), `degraded`, `failing`, `paused` (also
     /// pending verification, or with a circuit that was forced open) or `disabled`.
     status: WebhookStatus,
-    /// `active`, `paused`, `pending_verification` or `disabled`.
-    state: &'static str,
+    /// State of the webhook.
+    state: WebhookStateView,
     /// Whether `state` is `active`.
     active: bool,
     /// Reason why the webhook is disabled.
@@ -109,6 +109,31 @@ pub(crate) struct WebhookView {
     /// Time of the last change.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
+}
+
+/// What was decided about a webhook.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WebhookStateView {
+    /// Events become deliveries, which are sent.
+    Active,
+    /// Events become deliveries, which wait until the webhook is resumed.
+    Paused,
+    /// Nothing but challenges is sent until the endpoint has echoed one.
+    PendingVerification,
+    /// Events become no deliveries.
+    Disabled,
+}
+
+impl From<&WebhookState> for WebhookStateView {
+    fn from(state: &WebhookState) -> Self {
+        match state {
+            WebhookState::Active => Self::Active,
+            WebhookState::Paused => Self::Paused,
+            WebhookState::PendingVerification(_) => Self::PendingVerification,
+            WebhookState::Disabled(_) | WebhookState::Deleted => Self::Disabled,
+        }
+    }
 }
 
 /// Circuit breaker settings of a webhook.
@@ -248,7 +273,7 @@ impl WebhookView {
             secrets: webhook.secrets.iter().map(secret).collect(),
             rotation_due_since: rotation_due_since(&webhook.secrets, now),
             status: facts.status,
-            state: webhook.state.name(),
+            state: WebhookStateView::from(&webhook.state),
             active: webhook.state == WebhookState::Active,
             disabled_reason: webhook.state.cancel_reason().map(str::to_owned),
             retry_config: spec.retry_config,

@@ -1,16 +1,13 @@
-//! Health of all tenants: counted in one pass over the store in bounded steps, and kept for some seconds, since a list
-//! of tenants that is sorted by health needs the health of every tenant.
+//! Health of all tenants: counted in one pass over the store in bounded steps, since a list of tenants that is sorted by
+//! health needs the health of every tenant.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    protection::breaker::CircuitState,
     statistics::{
         tenant_health::{TenantHealth, TenantKey, TenantSort},
         traffic::recent_since,
@@ -18,9 +15,7 @@ use redrive_core::{
 };
 use redrive_engine::clock::monotonic_now;
 use redrive_store::{ActivityLimits, Tenant};
-use tokio::time::timeout;
 
-use super::AllTenants;
 use crate::app::{App, AppError, overview::CircuitCounts};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -38,12 +33,6 @@ const MAX_WAITING_EACH: usize = 1_000;
 const MAX_CIRCUITS: usize = 10_000;
 /// Failing webhooks kept of a pass.
 const MAX_WORST_WEBHOOKS: usize = 20;
-/// Minimum time between two passes, as a multiple of the duration of the last one.
-const MIN_IDLE_FACTOR: u32 = 10;
-/// Time that a request waits for a running pass if older counts are available.
-const REFRESH_WAIT: Duration = Duration::from_millis(10);
-/// Age after which counts are no longer shown, and requests wait for newer ones.
-const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// A tenant and its health.
 #[derive(Clone, Debug)]
@@ -81,9 +70,19 @@ pub struct AllTenantsHealth {
     pub more: bool,
     /// Time of the pass.
     pub counted_at: Time,
-    /// Monotonic time of the pass, and its duration.
-    at: Duration,
-    duration: Duration,
+    /// Monotonic time of the pass.
+    pub(super) at: Duration,
+    /// Duration of the pass.
+    pub(super) duration: Duration,
+}
+
+/// Change of a tenant that this node has made.
+#[derive(Clone, Debug)]
+pub(in crate::app) enum TenantChange {
+    /// Created, or changed.
+    Stored(Tenant),
+    /// Deleted.
+    Deleted(TenantId),
 }
 
 /// Requested order and part of the list of tenants.
@@ -108,8 +107,18 @@ impl TenantOrder {
 }
 
 impl AllTenantsHealth {
-    fn age(&self) -> Duration {
-        monotonic_now().saturating_sub(self.at)
+    /// Applies a change of a tenant that was made after the pass. A new tenant has no traffic yet.
+    pub(super) fn apply(&mut self, change: TenantChange) {
+        match change {
+            TenantChange::Stored(tenant) => match self.tenants.get_mut(&tenant.id) {
+                Some(one) => one.tenant = tenant,
+                None => {
+                    let health = TenantHealth::default();
+                    self.tenants.insert(tenant.id.clone(), TenantSummary { tenant, health });
+                }
+            },
+            TenantChange::Deleted(tenant_id) => drop(self.tenants.remove(&tenant_id)),
+        }
     }
 
     /// Returns the tenants of a request in its order.
@@ -128,60 +137,9 @@ impl AllTenantsHealth {
     }
 }
 
-/// The last health of all tenants, and the lock that allows one pass at a time.
-#[derive(Default)]
-pub struct HealthCache {
-    last: Mutex<Option<Arc<AllTenantsHealth>>>,
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl HealthCache {
-    /// Discards the counts, so that the next request sees a change of the tenants.
-    pub(in crate::app) fn invalidate(&self) {
-        self.last.lock().take();
-    }
-}
-
 impl App {
-    /// Returns the health of all tenants: current if the pass is quick, otherwise some seconds old.
-    pub async fn health_of_all_tenants(
-        self: &Arc<Self>,
-        _: AllTenants,
-    ) -> Result<Arc<AllTenantsHealth>, AppError> {
-        let last = self.tenant_health.last.lock().clone();
-        let last = last.filter(|last| last.age() < MAX_AGE);
-        if let Some(last) = &last
-            && last.age() < last.duration * MIN_IDLE_FACTOR
-        {
-            return Ok(last.clone());
-        }
-        let app = self.clone();
-        // The pass continues after the timeout; the next request uses its result.
-        let pass = tokio::spawn(async move { app.refresh_tenant_health().await });
-        match last {
-            None => pass.await.map_err(|_| AppError::Store(unavailable()))?,
-            Some(last) => match timeout(REFRESH_WAIT, pass).await {
-                Ok(Ok(Ok(newer))) => Ok(newer),
-                _ => Ok(last),
-            },
-        }
-    }
-
-    async fn refresh_tenant_health(&self) -> Result<Arc<AllTenantsHealth>, AppError> {
-        let requested = monotonic_now();
-        let _guard = self.tenant_health.turn.lock().await;
-        // Another request may have counted while this one waited.
-        let last = self.tenant_health.last.lock().clone();
-        if let Some(last) = last.filter(|last| last.at >= requested) {
-            return Ok(last);
-        }
-        let counted = timeout(MAX_AGE, self.count_tenants()).await;
-        let counted = Arc::new(counted.map_err(|_| AppError::Store(unavailable()))??);
-        *self.tenant_health.last.lock() = Some(counted.clone());
-        Ok(counted)
-    }
-
-    async fn count_tenants(&self) -> Result<AllTenantsHealth, AppError> {
+    /// Counts the health of all tenants.
+    pub(super) async fn count_tenants(&self) -> Result<AllTenantsHealth, AppError> {
         let started = monotonic_now();
         let counted_at = self.engine.clock().now();
         let mut pass = Pass::default();
@@ -255,19 +213,12 @@ impl App {
         let found = self.store().circuits_of_all_tenants(MAX_CIRCUITS + 1).await?;
         let mut counts = CircuitCounts { more: found.len() > MAX_CIRCUITS, ..CircuitCounts::default() };
         for runtime in found.into_iter().take(MAX_CIRCUITS) {
-            match runtime.circuit.as_ref().map(|circuit| circuit.effective_state()) {
-                None | Some(CircuitState::Closed) => continue,
-                Some(CircuitState::HalfOpen) => counts.half_open += 1,
-                Some(CircuitState::Open) => counts.open += 1,
+            if counts.add(&runtime) {
+                pass.change(&runtime.tenant_id, |health| health.open_circuits += 1);
             }
-            pass.change(&runtime.tenant_id, |health| health.open_circuits += 1);
         }
         Ok(counts)
     }
-}
-
-fn unavailable() -> redrive_store::StoreError {
-    redrive_store::StoreError::Unavailable("counting the health of all tenants failed".into())
 }
 
 /// What a pass has counted so far.

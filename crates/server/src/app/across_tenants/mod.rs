@@ -2,6 +2,7 @@
 //! across tenants only in this module.
 
 mod health;
+mod health_cache;
 mod overview;
 
 use std::vec;
@@ -14,12 +15,15 @@ use redrive_core::{
     AttemptId, DeliveryId, EventId, FieldError, NotificationId, TenantId, WebhookId, webhook::Webhook,
 };
 use redrive_store::{
-    CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery, DeliveryCursor, DeliveryFilter,
-    EventFilter, ListingPage, PageRequest, StoredEvent, StoredNotification,
+    AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, DeadCounts, Delivery,
+    DeliveryCursor, DeliveryFilter, EventFilter, ListedAttempt, ListingPage, PageRequest, StoreFuture,
+    StoredEvent, StoredNotification,
 };
 
+pub(super) use self::health::TenantChange;
 pub use self::{
-    health::{AllTenantsHealth, HealthCache, TenantOrder, TenantSummary},
+    health::{AllTenantsHealth, TenantOrder, TenantSummary},
+    health_cache::HealthCache,
     overview::{OverviewOfAll, WorstTenant, WorstWebhookOfAll},
 };
 use super::{App, AppError, Caller, TenantView, auth::ALL_TENANTS};
@@ -62,6 +66,22 @@ pub enum TenantSelection {
     All(AllTenants),
 }
 
+impl TenantSelection {
+    /// Returns the tenant; `None` for all tenants.
+    pub fn tenant_id(&self) -> Option<&TenantId> {
+        match self {
+            Self::One(view) => Some(&view.id),
+            Self::All(_) => None,
+        }
+    }
+}
+
+impl From<&Self> for TenantSelection {
+    fn from(tenants: &Self) -> Self {
+        tenants.clone()
+    }
+}
+
 impl From<TenantView> for TenantSelection {
     fn from(view: TenantView) -> Self {
         Self::One(view)
@@ -80,10 +100,25 @@ impl From<TenantId> for TenantSelection {
     }
 }
 
+impl From<&TenantId> for TenantSelection {
+    fn from(id: &TenantId) -> Self {
+        Self::One(id.clone().into())
+    }
+}
+
 impl From<AllTenants> for TenantSelection {
     fn from(all: AllTenants) -> Self {
         Self::All(all)
     }
+}
+
+/// What a page of deliveries lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeliveryListing {
+    /// All deliveries.
+    All,
+    /// Dead letters.
+    Dead,
 }
 
 /// Object of a tenant that a path names.
@@ -142,37 +177,69 @@ impl App {
         })
     }
 
-    /// Reads a page of deliveries. Over all tenants, the filter may name an event, whose tenant is looked up.
+    /// Reads a page of deliveries or dead letters.
     pub(super) async fn read_deliveries(
         &self,
         tenants: &TenantSelection,
+        listing: DeliveryListing,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<ListingPage<Delivery, DeliveryCursor>, AppError> {
-        match self.narrow(tenants, filter.event_id).await? {
-            Narrowed::Nothing => Ok(nothing()),
-            Narrowed::One(view) => {
-                let filter = view.restrict(filter);
-                Ok(self.store().list_deliveries(view.id, filter, page).await?)
-            }
-            Narrowed::All => Ok(self.store().list_deliveries_of_all_tenants(across(filter)?, page).await?),
-        }
+        let (store, event_id) = (self.store(), filter.event_id);
+        self.read_page(tenants, event_id, |tenants| {
+            Ok(match (tenants, listing) {
+                (TenantSelection::One(view), DeliveryListing::All) => {
+                    let filter = view.restrict(filter);
+                    store.list_deliveries(view.id, filter, page)
+                }
+                (TenantSelection::One(view), DeliveryListing::Dead) => {
+                    let filter = view.restrict(filter);
+                    store.list_dead(view.id, filter, page)
+                }
+                (TenantSelection::All(_), DeliveryListing::All) => {
+                    store.list_deliveries_of_all_tenants(across(filter)?, page)
+                }
+                (TenantSelection::All(_), DeliveryListing::Dead) => {
+                    store.list_dead_of_all_tenants(across(filter)?, page)
+                }
+            })
+        })
+        .await
     }
 
-    /// Reads a page of dead letters, as [`App::read_deliveries`] does of deliveries.
-    pub(super) async fn read_dead(
+    /// Reads a page of events.
+    pub(super) async fn read_events(
         &self,
         tenants: &TenantSelection,
-        filter: DeliveryFilter,
-        page: PageRequest<DeliveryCursor>,
-    ) -> Result<ListingPage<Delivery, DeliveryCursor>, AppError> {
-        match self.narrow(tenants, filter.event_id).await? {
-            Narrowed::Nothing => Ok(nothing()),
-            Narrowed::One(view) => {
-                let filter = view.restrict(filter);
-                Ok(self.store().list_dead(view.id, filter, page).await?)
-            }
-            Narrowed::All => Ok(self.store().list_dead_of_all_tenants(across(filter)?, page).await?),
+        filter: EventFilter,
+        page: PageRequest<EventId>,
+    ) -> Result<ListingPage<StoredEvent, EventId>, AppError> {
+        let (store, event_id) = (self.store(), filter.id);
+        self.read_page(tenants, event_id, |tenants| {
+            Ok(match tenants {
+                TenantSelection::One(view) => store.list_events(view.id, filter, page),
+                TenantSelection::All(_) => {
+                    let filter = CrossTenantEventFilter::new(filter).map_err(needs_tenant)?;
+                    store.list_events_of_all_tenants(filter, page)
+                }
+            })
+        })
+        .await
+    }
+
+    /// Reads a page. Over all tenants, an event in the filter selects its tenant; the page of an unknown event is empty.
+    async fn read_page<'a, T, C>(
+        &self,
+        tenants: &TenantSelection,
+        event_id: Option<EventId>,
+        read: impl FnOnce(TenantSelection) -> Result<StoreFuture<'a, ListingPage<T, C>>, AppError>,
+    ) -> Result<ListingPage<T, C>, AppError> {
+        let (TenantSelection::All(all), Some(id)) = (tenants, event_id) else {
+            return Ok(read(tenants.clone())?.await?);
+        };
+        match self.tenant_of(*all, ObjectId::Event(id)).await? {
+            Some(tenant_id) => Ok(read(tenant_id.into())?.await?),
+            None => Ok(ListingPage { found: Vec::new(), stopped: None }),
         }
     }
 
@@ -195,21 +262,14 @@ impl App {
         })
     }
 
-    /// Reads a page of events. Over all tenants, the filter may name an event, whose tenant is looked up.
-    pub(super) async fn read_events(
+    /// Reads a page of the attempts of all tenants.
+    pub(super) async fn read_all_attempts(
         &self,
-        tenants: &TenantSelection,
-        filter: EventFilter,
-        page: PageRequest<EventId>,
-    ) -> Result<ListingPage<StoredEvent, EventId>, AppError> {
-        match self.narrow(tenants, filter.id).await? {
-            Narrowed::Nothing => Ok(nothing()),
-            Narrowed::One(view) => Ok(self.store().list_events(view.id, filter, page).await?),
-            Narrowed::All => {
-                let filter = CrossTenantEventFilter::new(filter).map_err(needs_tenant)?;
-                Ok(self.store().list_events_of_all_tenants(filter, page).await?)
-            }
-        }
+        _: AllTenants,
+        filter: AttemptFilter,
+        page: PageRequest<AttemptCursor>,
+    ) -> Result<ListingPage<ListedAttempt, AttemptCursor>, AppError> {
+        Ok(self.store().list_attempts_of_all_tenants(filter, page).await?)
     }
 
     /// Reads a page of the webhooks of all tenants.
@@ -230,32 +290,14 @@ impl App {
         Ok(self.store().list_notifications_of_all_tenants(page).await?)
     }
 
-    /// Returns what to read: over all tenants, an event in the filter selects its tenant.
-    async fn narrow(
+    /// Reads webhooks of any tenant by id, including deleted ones.
+    pub(super) async fn read_webhooks_by_id(
         &self,
-        tenants: &TenantSelection,
-        event_id: Option<EventId>,
-    ) -> Result<Narrowed, AppError> {
-        Ok(match (tenants, event_id) {
-            (TenantSelection::One(view), _) => Narrowed::One(view.clone()),
-            (TenantSelection::All(_), None) => Narrowed::All,
-            (TenantSelection::All(all), Some(id)) => match self.tenant_of(*all, ObjectId::Event(id)).await? {
-                Some(tenant_id) => Narrowed::One(tenant_id.into()),
-                None => Narrowed::Nothing,
-            },
-        })
+        _: AllTenants,
+        ids: Vec<WebhookId>,
+    ) -> Result<Vec<Webhook>, AppError> {
+        Ok(self.store().webhooks_by_id(ids).await?)
     }
-}
-
-/// What a listing reads.
-enum Narrowed {
-    Nothing,
-    One(TenantView),
-    All,
-}
-
-fn nothing<T, C>() -> ListingPage<T, C> {
-    ListingPage { found: Vec::new(), stopped: None }
 }
 
 fn across(filter: DeliveryFilter) -> Result<CrossTenantFilter, AppError> {

@@ -3,15 +3,15 @@
 use std::{collections::HashMap, sync::Arc};
 
 use redrive_core::{
-    TenantId, WebhookId,
+    TenantId,
     statistics::{
         tenant_health::{TenantHealth, TenantSort, TenantStatus},
         traffic::Range,
     },
 };
 
-use super::{AllTenants, AllTenantsHealth, TenantOrder, TenantSummary, read_each};
-use crate::app::{App, AppError, TenantView, overview::WorstWebhook, traffic::TrafficChart, webhook_summary};
+use super::{AllTenants, AllTenantsHealth, TenantOrder, TenantSummary};
+use crate::app::{App, AppError, overview::WorstWebhook, traffic::TrafficChart};
 
 /// Maximum number of worst tenants and of worst webhooks returned.
 const MAX_WORST: usize = 10;
@@ -54,7 +54,7 @@ impl App {
     ) -> Result<OverviewOfAll, AppError> {
         let (traffic, health) =
             tokio::try_join!(self.traffic_of_all(all, range), self.health_of_all_tenants(all))?;
-        let worst_webhooks = self.worst_webhooks_of_all(&health).await?;
+        let worst_webhooks = self.worst_webhooks_of_all(all, &health).await?;
         Ok(OverviewOfAll {
             traffic,
             total: total(&health),
@@ -75,32 +75,18 @@ impl App {
 
     async fn worst_webhooks_of_all(
         &self,
+        all: AllTenants,
         health: &AllTenantsHealth,
     ) -> Result<Vec<WorstWebhookOfAll>, AppError> {
-        let worst: Vec<_> = health.worst_webhooks.iter().take(MAX_WORST).cloned().collect();
-        let mut by_tenant: HashMap<TenantId, Vec<WebhookId>> = HashMap::new();
-        for (tenant_id, webhook_id, _) in &worst {
-            by_tenant.entry(tenant_id.clone()).or_default().push(*webhook_id);
-        }
-        let read = by_tenant.into_iter().map(|(tenant_id, ids)| async move {
-            let view = TenantView::from(tenant_id);
-            let now = self.engine.clock().now();
-            let hours = self.last_hours(&view, ids.clone(), now).await?;
-            let names = self.webhook_names(&view, ids).await?;
-            Ok::<_, AppError>((hours, names))
-        });
-        let (mut hours, mut names) = (HashMap::new(), HashMap::new());
-        for (of_tenant, named) in read_each(read).await? {
-            hours.extend(of_tenant);
-            names.extend(named);
-        }
-        let found = worst.into_iter().filter_map(|(tenant_id, webhook_id, _)| {
-            let last_hour: webhook_summary::LastHour = hours.remove(&webhook_id)?;
-            let webhook = names.remove(&webhook_id)?;
-            let most_frequent = last_hour.sum.most_frequent();
-            Some(WorstWebhookOfAll { tenant_id, worst: WorstWebhook { webhook, last_hour, most_frequent } })
-        });
-        Ok(found.collect())
+        let worst = || health.worst_webhooks.iter().take(MAX_WORST);
+        let tenants: HashMap<_, _> = worst().map(|(tenant_id, id, _)| (*id, tenant_id)).collect();
+        let ids = worst().map(|(_, id, _)| *id).collect();
+        let found = self.describe_worst(&all.into(), ids, self.engine.clock().now()).await?;
+        let with_tenant = |worst: WorstWebhook| {
+            let tenant_id = (*tenants.get(&worst.webhook.id)?).clone();
+            Some(WorstWebhookOfAll { tenant_id, worst })
+        };
+        Ok(found.into_iter().filter_map(with_tenant).collect())
     }
 }
 

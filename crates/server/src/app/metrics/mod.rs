@@ -13,7 +13,12 @@ mod text_format;
 use std::sync::{Arc, atomic::AtomicU64};
 
 use prometheus_client::{
-    metrics::{counter::ConstCounter, family::Family, gauge::Gauge, info::Info},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::Gauge,
+        info::Info,
+    },
     registry::Registry,
 };
 use redrive_core::{
@@ -119,6 +124,21 @@ impl App {
         );
         let reads = ConstCounter::new(self.store().read_count());
         registry.register("redrive_store_reads", "Reads of the store by this node", reads);
+        let searches = Family::<Label, Counter>::default();
+        for (outcome, count) in self.payload_searches.ended() {
+            searches.get_or_create(&[("outcome", outcome.to_owned())]).inc_by(count);
+        }
+        gauge(
+            registry,
+            "redrive_payload_searches_running",
+            "Payload searches that run on this node",
+            self.payload_searches.running() as u64,
+        );
+        registry.register(
+            "redrive_payload_searches",
+            "Requests for a payload search on this node, by how they ended",
+            searches,
+        );
     }
 
     fn worker_metrics(&self, registry: &mut Registry) {

@@ -5,7 +5,7 @@ use axum::extract::State;
 use redrive_core::{DeadReason, DeliveryStatus, FailureCategory};
 use redrive_store::DeliveryFilter;
 
-use super::{PAGE_SIZE, selected_tenants, webhook_names};
+use super::{PAGE_SIZE, selected_tenants};
 use crate::{
     api::{AppState, DeliveryQuery, cursor_of},
     app::{
@@ -101,8 +101,8 @@ async fn render(
     next: Option<String>,
     stats: Option<DeadStats>,
 ) -> Result<Html, PageError> {
-    let shown = rows.iter().map(|row| (&row.delivery.tenant_id, row.delivery.webhook_id));
-    let names = webhook_names(app, shown).await?;
+    let all = viewer.actor().require_all_tenants()?;
+    let names = Names::load(app, all, rows.iter().map(|row| row.delivery.webhook_id)).await?;
     let next = next.map(|cursor| query.with("cursor", &cursor));
     Html::render(&ListPage { layout: viewer.layout("all"), query, names, rows, next, stats })
 }

@@ -6,20 +6,16 @@ mod notifications;
 mod overview;
 mod webhooks;
 
-use std::collections::BTreeMap;
-
-use redrive_core::{TenantId, WebhookId};
-
 pub(super) use self::{
     deliveries::{dead, list as deliveries},
     notifications::list as notifications,
     overview::page as overview,
     webhooks::list as webhooks,
 };
-use super::{page::PageError, viewer::AllTenantsViewer, webhook_names::Names};
+use super::{page::PageError, viewer::AllTenantsViewer};
 use crate::{
     api::AppState,
-    app::{TenantSelection, across_tenants::read_each, auth::ALL_TENANTS},
+    app::{TenantSelection, auth::ALL_TENANTS},
 };
 
 /// Rows on one page.
@@ -37,20 +33,4 @@ async fn selected_tenants(
         named => named.to_lowercase(),
     };
     Ok(app.resolve_tenants(viewer.actor(), Some(&named)).await?)
-}
-
-/// Loads the names of webhooks of several tenants, with one call per tenant.
-async fn webhook_names(
-    app: &AppState,
-    webhooks: impl IntoIterator<Item = (&TenantId, WebhookId)>,
-) -> Result<Names, PageError> {
-    let mut by_tenant: BTreeMap<&TenantId, Vec<WebhookId>> = BTreeMap::new();
-    for (tenant_id, webhook_id) in webhooks {
-        by_tenant.entry(tenant_id).or_default().push(webhook_id);
-    }
-    let load = by_tenant.into_iter().map(|(tenant_id, ids)| async move {
-        let view = tenant_id.clone().into();
-        Names::load(app, &view, ids).await
-    });
-    Ok(read_each(load).await?.into_iter().collect())
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::State;
 
-use super::{PAGE_SIZE, selected_tenants, webhook_names};
+use super::{PAGE_SIZE, selected_tenants};
 use crate::{
     api::{AppState, Paging},
     dashboard::{
@@ -36,9 +36,9 @@ pub(in crate::dashboard) async fn list(
     let found = app.list_notifications(tenants, paging.request()?).await?;
     let page = paging.page_of(found, |one| one.notification.id, |one| one);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));
-    let shown =
-        page.data.iter().filter_map(|one| Some((&one.notification.tenant_id, one.notification.webhook_id?)));
-    let names = webhook_names(&app, shown).await?;
+    let all = viewer.actor().require_all_tenants()?;
+    let names =
+        Names::load(&app, all, page.data.iter().filter_map(|one| one.notification.webhook_id)).await?;
     let without_recipients = |stored| NotificationRow { stored, recipients: String::new() };
     let rows = page.data.into_iter().map(without_recipients).collect();
     Html::render(&ListPage { layout: viewer.layout("all"), query, names, rows, next })

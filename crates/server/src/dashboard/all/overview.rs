@@ -2,14 +2,14 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::statistics::{tenant_health::TenantHealth, traffic::Range};
+use redrive_core::statistics::tenant_health::TenantHealth;
 
 use crate::{
     api::AppState,
-    app::across_tenants::OverviewOfAll,
+    app::{across_tenants::OverviewOfAll, traffic::TrafficChart},
     dashboard::{
         PageResult, format,
-        overview::{self, ChartCard, OverviewQuery, charts, rate_tone},
+        overview::{self, ChartCard, OverviewQuery, TrafficPage, charts},
         page::{FormQuery, Html, PageContext},
         tenants::status_tone,
         viewer::AllTenantsViewer,
@@ -25,27 +25,13 @@ struct OverviewPage {
     charts: [ChartCard; 3],
 }
 
+impl TrafficPage for OverviewPage {
+    fn traffic(&self) -> &TrafficChart {
+        &self.overview.traffic
+    }
+}
+
 impl OverviewPage {
-    /// Returns the selectable ranges, each with whether it is the current one.
-    fn ranges(&self) -> Vec<(&'static str, bool)> {
-        Range::ALL.iter().map(|range| (range.name(), *range == self.overview.traffic.range)).collect()
-    }
-
-    /// Returns a percentile of the attempts' duration.
-    fn percentile(&self, percent: f64) -> String {
-        let millis = self.overview.traffic.total.latencies.percentile(percent);
-        millis.map_or_else(|| "–".to_owned(), format::millis)
-    }
-
-    fn success_rate(&self) -> String {
-        self.overview.traffic.total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
-    }
-
-    /// Returns the color of the success rate.
-    fn success_tone(&self) -> &'static str {
-        rate_tone(self.overview.traffic.total.success_rate())
-    }
-
     /// Formats the success rate of a tenant.
     fn rate(&self, health: &TenantHealth) -> String {
         health.success_rate().map_or_else(|| "–".to_owned(), format::percent)

@@ -1,11 +1,9 @@
 //! List of webhooks. A search scans a bounded number of them per page.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    TenantId, WebhookId,
+    WebhookId,
     protection::breaker::CircuitState,
     webhook::{Webhook, status::WebhookStatus},
 };
@@ -15,7 +13,7 @@ use serde::Deserialize;
 use super::{name_of, status_badge};
 use crate::{
     api::{AppState, Paging},
-    app::{AppError, TenantSelection, across_tenants::read_each, webhook_summary::WebhookSummary},
+    app::{TenantSelection, webhook_summary::WebhookSummary},
     dashboard::{
         PageResult, format, overview,
         page::{FormQuery, Html, PageContext, PageQuery},
@@ -95,12 +93,14 @@ pub(in crate::dashboard) async fn find_webhooks(
         scanned += page.len();
         let last = page.last().map(|webhook| webhook.id);
         let mut matching: Vec<_> = page.into_iter().filter(|webhook| query.matches(webhook)).collect();
-        if let Some(ids) = ids_with_circuit(app, query.circuit, &matching).await? {
-            matching.retain(|webhook| ids.contains(&webhook.id));
+        if let Some(wanted) = query.circuit {
+            let ids: Vec<_> = matching.iter().map(|webhook| webhook.id).collect();
+            let states = app.circuit_states(tenants, &ids).await?;
+            matching.retain(|webhook| states.get(&webhook.id) == Some(&wanted));
         }
         if query.status.is_some() {
-            let ids = ids_with_status(app, query.status, &matching).await?;
-            matching.retain(|webhook| ids.contains(&webhook.id));
+            let facts = app.webhook_facts_of(tenants, &matching, query.status).await?;
+            matching.retain(|webhook| facts.contains_key(&webhook.id));
         }
         for webhook in matching {
             if rows.len() == PAGE_SIZE {
@@ -116,39 +116,6 @@ pub(in crate::dashboard) async fn find_webhooks(
             () => {}
         }
     }
-}
-
-/// Returns the webhooks whose circuit is in this state, or `None` if the state does not matter.
-async fn ids_with_circuit(
-    app: &AppState,
-    wanted: Option<CircuitState>,
-    webhooks: &[Webhook],
-) -> Result<Option<HashSet<WebhookId>>, AppError> {
-    let Some(wanted) = wanted else { return Ok(None) };
-    let mut by_tenant: BTreeMap<&TenantId, Vec<WebhookId>> = BTreeMap::new();
-    for webhook in webhooks {
-        by_tenant.entry(&webhook.tenant_id).or_default().push(webhook.id);
-    }
-    let by_tenant: Vec<_> = by_tenant.into_iter().collect();
-    let states = by_tenant.iter().map(|(tenant_id, ids)| app.circuit_states(tenant_id, ids));
-    let states = read_each(states).await?.into_iter().flatten();
-    Ok(Some(states.filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()))
-}
-
-/// Returns the webhooks with the wanted status.
-async fn ids_with_status(
-    app: &AppState,
-    wanted: Option<WebhookStatus>,
-    webhooks: &[Webhook],
-) -> Result<HashSet<WebhookId>, AppError> {
-    let mut by_tenant: BTreeMap<&TenantId, Vec<Webhook>> = BTreeMap::new();
-    for webhook in webhooks {
-        by_tenant.entry(&webhook.tenant_id).or_default().push(webhook.clone());
-    }
-    let by_tenant: Vec<_> = by_tenant.into_iter().collect();
-    let facts =
-        by_tenant.iter().map(|(tenant_id, webhooks)| app.webhook_facts_of(tenant_id, webhooks, wanted));
-    Ok(read_each(facts).await?.into_iter().flat_map(HashMap::into_keys).collect())
 }
 
 #[derive(Template)]

@@ -85,16 +85,9 @@ async fn documentation_lists_every_metric() {
         node.api().publish("order.created", json!({"order": order})).await;
     }
     receiver.wait_for(1).await;
-    // A node with Redis knows few of the buckets.
-    let without_redis = Redrive::start().await;
-    let limit = json!({"rate_limit": {"requests_per_minute": 1, "burst": 1}});
-    without_redis.api().create_webhook(&receiver.url(), limit).await;
-    without_redis.api().publish("order.created", json!({})).await;
     let scrape = async {
         loop {
-            let plain = without_redis.api().get("/metrics").await.body;
-            let mut metrics = parse(std::str::from_utf8(&plain).unwrap());
-            metrics.retain(|name, _| name == "webhook_rate_limit_tokens_available");
+            let mut metrics = BTreeMap::new();
             for path in ["/metrics", "/metrics/tenants"] {
                 metrics.extend(parse(std::str::from_utf8(&node.api().get(path).await.body).unwrap()));
             }

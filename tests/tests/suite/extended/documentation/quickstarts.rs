@@ -26,11 +26,13 @@ pub(crate) fn install_python(folder: &Path, packages: &[&str]) {
     assert!(copied.unwrap().success());
 }
 
-/// Parses the line with a response; other lines are of the receiver in the background.
+/// Parses the response, which begins a line and ends without a line break. The receiver in the background writes too: lines of
+/// its own, and the rest of that line.
 pub(crate) fn parse(output: &str) -> Value {
     let line =
         output.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no JSON: {output}"));
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {output}"))
+    let mut values = serde_json::Deserializer::from_str(line).into_iter();
+    values.next().expect("a value").unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

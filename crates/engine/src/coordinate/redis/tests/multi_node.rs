@@ -1,5 +1,7 @@
 //! Several nodes with one Redis: together they never exceed the limits of a single node.
 
+use std::time::Duration;
+
 use redrive_core::{
     FailureCategory,
     protection::breaker::{BreakerConfig, CircuitState},
@@ -96,6 +98,27 @@ async fn bucket_tokens_are_granted_once_across_nodes() {
     // Redis loses its state: no second burst.
     redis.command(&["FLUSHALL"]).await;
     assert_eq!(go(&nodes[0], &webhook, 4).await, 0);
+}
+
+#[tokio::test]
+async fn waiting_for_a_token_is_known_until_the_token_is_due() {
+    let redis = Redis::start().await;
+    let node = Node::start(&redis.url(), "test", "1").await;
+    let webhook = limited(60, 1);
+    let tokens = |node: &Node| {
+        let find = |_| Some(webhook.clone());
+        let local = &node.shared.local;
+        local.evict_idle(node.at(), &find);
+        let of_webhook = local.available_tokens(node.at(), &find, &|_| webhook.tenant.clone()).webhook;
+        (of_webhook, local.snapshot(&webhook, node.at()).tokens[0])
+    };
+    assert_eq!(tokens(&node), (None, None));
+    assert_eq!(go(&node, &webhook, 2).await, 0, "tokens taken before Redis was available are unknown");
+    assert_eq!(tokens(&node), (Some(0), Some(node.at() + Duration::from_secs(1))));
+    node.after(1_000);
+    assert_eq!(tokens(&node), (None, None));
+    assert_eq!(go(&node, &webhook, 2).await, 1);
+    assert_eq!(tokens(&node), (Some(0), Some(node.at() + Duration::from_secs(1))));
 }
 
 #[tokio::test]

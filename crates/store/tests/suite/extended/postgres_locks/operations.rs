@@ -54,7 +54,7 @@ macro_rules! operations {
 operations! {
     PublishPlain, PublishKeyed, PublishInOrder, RecordDelivered, RecordRetry, RecordDead, RecordEffects,
     RecordDisable, Release, TakeByTicket, MarkSending, LeaveHome, Cancel, CancelMany, Retry, RetryMany, Replay,
-    Backfill, Purge, SetCircuit, PauseWebhook, DisableWebhook, DeleteWebhook, Sweep, Expire, ChangeTenant,
+    Backfill, Purge, SetCircuit, StoreWithCircuit, PauseWebhook, DisableWebhook, DeleteWebhook, Sweep, Expire, ChangeTenant,
     ChangeEventTypes, Rescue, Beat, PruneEvents, PruneDead, EraseEvent, Notify, AddFigures, UseKeys, ForgetOld,
     Rewrap, SetTimeBack,
 }
@@ -92,6 +92,7 @@ async fn run_on_published(node: &mut Node, operation: Operation) -> Result<(), S
             step_bulk_operation(node, operation).await
         }
         Operation::SetCircuit
+        | Operation::StoreWithCircuit
         | Operation::PauseWebhook
         | Operation::DisableWebhook
         | Operation::DeleteWebhook
@@ -410,6 +411,7 @@ async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), Sto
             let occurrence = cause(&tenant_id, webhook_id, NotificationKind::CircuitOpened);
             node.store.set_circuit(tenant_id, webhook_id, circuit, Some(occurrence)).await.map(drop)
         }
+        Operation::StoreWithCircuit => store_with_circuit(node, &tenant_id, webhook_id).await,
         Operation::PauseWebhook => {
             let state = [WebhookState::Paused, WebhookState::Active][node.pick(2)].clone();
             set_state(node, &tenant_id, webhook_id, state).await
@@ -439,6 +441,21 @@ async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), Sto
             node.store.expire_deliveries(webhook_id, at(50), at(NOW), 5, Some(occurrence)).await.map(drop)
         }
     }
+}
+
+/// Stores a new webhook with its circuit, or replaces one.
+async fn store_with_circuit(
+    node: &mut Node,
+    tenant_id: &TenantId,
+    webhook_id: WebhookId,
+) -> Result<(), StoreError> {
+    let circuit = circuit(node);
+    if node.pick(2) == 0 {
+        let new = node.shared.harness.webhook_of(tenant_id);
+        return node.store.store_webhook_with_circuit(new, None, circuit).await.map(drop);
+    }
+    let Some(found) = node.store.webhook(tenant_id.clone(), webhook_id).await? else { return Ok(()) };
+    node.store.store_webhook_with_circuit(found.webhook, Some(found.revision), circuit).await.map(drop)
 }
 
 async fn set_state(

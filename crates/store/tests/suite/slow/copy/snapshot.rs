@@ -123,8 +123,10 @@ async fn add_tenant(snapshot: &mut Snapshot, store: &dyn Store, tenant_id: &Tena
             store.circuit_periods(tenant_id.clone(), webhook_id, Time::default(), 100).await.unwrap(),
         );
         snapshot.all("minute", store.rollups(None, vec![webhook_id], Time::default()).await.unwrap());
-        snapshot
-            .add("last success", &store.last_successes(TenantId::default(), vec![webhook_id]).await.unwrap());
+        snapshot.add(
+            "last success",
+            &store.last_successes(Some(TenantId::default()), vec![webhook_id]).await.unwrap(),
+        );
     }
 }
 
