@@ -43,7 +43,9 @@ scenario(async (fixture) => {
     const ids = await page.locator("tbody input[data-pick]:checked").evaluateAll((boxes) => boxes.map((one) => one.value));
     endpoint.respond = () => ({ status: 400 });
     await publish(100, 2);
-    await page.getByRole("row").filter({ hasText: "order.n101" }).waitFor();
+    // The rows of a table stay in place under the pointer and with the keyboard focus in it.
+    await page.mouse.move(0, 0);
+    await page.getByRole("table").getByRole("link", { name: "order.n101", exact: true }).waitFor();
     const after = await page.locator("tbody input[data-pick]:checked").evaluateAll((boxes) => boxes.map((one) => one.value));
     assert.deepEqual(after.sort(), ids.sort());
     await bar.getByText("2 selected").waitFor();
@@ -93,6 +95,8 @@ scenario(async (fixture) => {
     const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: "order.n101", exact: true }) });
     await row.getByRole("button", { name: "Resend" }).click();
     await page.getByText("Resend queued.").waitFor();
+    // The rows of a table stay in place under the pointer.
+    await page.mouse.move(0, 0);
     await row.waitFor({ state: "hidden" });
     await dead(37);
   });

@@ -574,7 +574,7 @@ async fn tenants_are_isolated() {
             "attempts" => id(attempt),
             "event-types" => "of.globex",
             "dlq" => id(operation),
-            "tenants" | "admin-keys" | "portal-sessions" | "users" | "" => continue,
+            "tenants" | "admin-keys" | "portal-sessions" | "users" | "user-sessions" | "" => continue,
             _ if !path.contains('{') => continue,
             _ => panic!("add what {path} identifies"),
         };
