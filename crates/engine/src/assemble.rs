@@ -367,6 +367,7 @@ impl Base {
             timekeeper_service.clone().run(timekeeping.for_next_run())
         }));
         let control = Arc::new(Control {
+            creations: self.store.clone(),
             erase: self.store.clone(),
             history: self.store.clone(),
             redrive: self.store.clone(),
@@ -400,6 +401,7 @@ impl Base {
         });
         supervisor.start_service("pruner", Auxiliary, &pruner, Pruner::run);
         let operations = Arc::new(OperationRunner {
+            creations: self.store.clone(),
             history: self.store.clone(),
             operations: self.store.clone(),
             clock: self.clock.clone(),

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use prometheus_client::metrics::counter::Counter;
@@ -22,16 +23,17 @@ use redrive_core::{
     webhook::{Webhook, failures::FailingRule},
 };
 use redrive_store::{
-    CancelResult, ConfirmationRequestResult, Delivery, Epoch, EraseResult, MinuteRollup, Node, Operation,
-    OperationRequest, RedriveResult, Store, StoreError, Tenant, WebhookFailures,
+    CancelResult, ConfirmationRequestResult, CreationKey, CreationResult, Delivery, Epoch, EraseResult,
+    MinuteRollup, Node, Operation, OperationRequest, RedriveResult, Store, StoreError, Tenant,
+    WebhookFailures,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     AvailableTokens, ChangeError, CircuitAction, CircuitCounts, DeliveryState, DryRunCount, EngineFailure,
-    EventDraft, GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt,
-    ReplayCount, ReplayError, ReplayReceipt, ReplayTo, Router, Service, ServiceKind, ServiceStatus,
-    TenantInMemory, TokenReply, WaitReason,
+    EventDraft, GateStatus, InternalError, Load, OperationActionError, OperationStart, PublishError,
+    PublishReceipt, ReplayCount, ReplayError, ReplayReceipt, ReplayTo, Router, Service, ServiceKind,
+    ServiceStatus, TenantInMemory, TokenReply, WaitReason,
     attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
@@ -85,11 +87,6 @@ impl Engine {
         &self.0.control.router
     }
 
-    /// Stores a new webhook whose circuit is forced open until a time. Returns false if the tenant does not exist.
-    pub async fn create_forced_webhook(&self, webhook: Webhook, forced: Forced) -> Result<bool, StoreError> {
-        self.0.control.create_forced_webhook(webhook, forced).await
-    }
-
     /// Changes a webhook, and its circuit in the same transaction. `action` returns the action for the current circuit.
     pub async fn change_webhook_and_circuit<E>(
         &self,
@@ -104,6 +101,11 @@ impl Engine {
     /// Returns when the failures of a webhook are reported to its owner.
     pub fn failing_rule(&self) -> FailingRule {
         self.0.control.coordinator.local.failing_rule
+    }
+
+    /// Returns for how long an idempotency key is in use.
+    pub fn idempotency_window(&self) -> Duration {
+        self.0.control.settings.idempotency_window
     }
 
     /// Returns the clock that the engine uses.
@@ -265,10 +267,15 @@ impl Engine {
 
 /// Webhooks and tenants.
 impl Engine {
-    /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
-    /// exist.
-    pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
-        self.0.control.create_webhook(webhook).await
+    /// Stores a new webhook, whose circuit may be forced open until a time. Every event acknowledged from now on reaches
+    /// it. With a key, it is stored only if the key was not used before.
+    pub async fn create_webhook(
+        &self,
+        webhook: Webhook,
+        forced: Option<Forced>,
+        key: Option<CreationKey>,
+    ) -> Result<CreationResult, StoreError> {
+        self.0.control.create_webhook(webhook, forced, key).await
     }
 
     /// Reads a webhook, changes it and stores it; retries on a concurrent change.
@@ -571,16 +578,17 @@ impl Engine {
 
 /// Bulk operations.
 impl Engine {
-    /// Creates an operation that starts now or at `start_at`. Returns `None` if the tenant has too many active
-    /// operations.
+    /// Creates an operation that starts now or at `start_at`. With a key, it is created only if the key was not used
+    /// before.
     pub async fn begin_operation(
         &self,
         tenant_id: TenantId,
         order: OperationRequest,
         start_at: Option<Time>,
         created_by: String,
-    ) -> Result<Option<Operation>, StoreError> {
-        self.0.operations.begin_operation(tenant_id, order, start_at, created_by).await
+        key: Option<CreationKey>,
+    ) -> Result<OperationStart, StoreError> {
+        self.0.operations.begin_operation(tenant_id, order, start_at, created_by, key).await
     }
 
     /// Pauses, resumes or cancels an operation.

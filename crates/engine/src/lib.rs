@@ -65,7 +65,7 @@ pub use publish::{
     EditedCopy, EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishError, PublishReceipt,
 };
 pub use routing::{ResolvedWebhook, Router, TenantContext};
-pub use services::operations::{DryRunCount, OperationActionError};
+pub use services::operations::{DryRunCount, OperationActionError, OperationStart};
 pub use settings::{RedisSettings, Settings, TicketSettings};
 pub use spans::{Span, SpanKind, Tracing, Value};
 #[cfg(feature = "fault_injection")]

@@ -11,6 +11,7 @@ mod codes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod copy;
+mod creations;
 mod error;
 mod model;
 mod overdue;
@@ -23,6 +24,7 @@ mod traits;
 
 use std::{future::Future, pin::Pin};
 
+pub use creations::Creations;
 pub use error::{OpenError, StoreError};
 pub use model::*;
 pub use sequence::{PublishSequence, SequencePosition};

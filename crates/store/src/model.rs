@@ -6,6 +6,7 @@ mod audit;
 mod browser_sessions;
 mod claim;
 mod clock;
+mod creations;
 mod dead;
 mod deliveries;
 mod email_addresses;
@@ -26,7 +27,7 @@ mod unsubscriptions;
 mod webhooks;
 
 pub use self::{
-    across_tenants::*, attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, dead::*,
+    across_tenants::*, attempts::*, audit::*, browser_sessions::*, claim::*, clock::*, creations::*, dead::*,
     deliveries::*, email_addresses::*, event_types::*, history::*, nodes::*, notifications::*, operations::*,
     publish::*, rankings::*, record::*, redrive::*, retention::*, runtime_state::*, statistics::*,
     tenancy::*, unsubscriptions::*, webhooks::*,

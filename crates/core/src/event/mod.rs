@@ -61,18 +61,20 @@ pub struct Event {
 /// Reason of deliveries that were cancelled because the payload was erased.
 pub const REASON_ERASED: &str = "the payload was erased";
 
+/// Validates an idempotency key.
+pub fn check_idempotency_key(key: &str) -> Result<(), FieldError> {
+    if key.is_empty() {
+        return Err(FieldError::new("idempotency_key", "must not be empty; omit it to get a generated key"));
+    }
+    check_plain_text("idempotency_key", key, MAX_IDEMPOTENCY_KEY)
+}
+
 impl Event {
     /// Validates everything about an event that does not depend on the server's settings.
     pub fn validate(&self) -> Result<(), FieldError> {
         event_type::validate(&self.event_type)?;
         if let Some(key) = &self.idempotency_key {
-            if key.is_empty() {
-                return Err(FieldError::new(
-                    "idempotency_key",
-                    "must not be empty; omit it to get a generated key",
-                ));
-            }
-            check_plain_text("idempotency_key", key, MAX_IDEMPOTENCY_KEY)?;
+            check_idempotency_key(key)?;
         }
         for (field, text) in [("source", &self.source), ("subject", &self.subject)] {
             if let Some(text) = text {

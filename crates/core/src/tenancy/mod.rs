@@ -1,5 +1,4 @@
-//! Tenants, the unit of isolation, with their rules and quotas. A tenant's id is a short name chosen by the
-//! operator.
+//! Tenants, the unit of isolation, with their rules and quotas. The application chooses the id of a tenant.
 
 pub mod api_key;
 pub mod quota;
@@ -10,32 +9,30 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    field_error::FieldError, notification::preferences::TenantPreferences, protection::limiter::RateLimit,
+    external_id::{EXTERNAL_ID_RULE, is_external_id},
+    field_error::FieldError,
+    notification::preferences::TenantPreferences,
+    protection::limiter::RateLimit,
 };
 
-/// A tenant's name: 1 to 64 of `a-z 0-9 _ -`, beginning with a letter or digit. Cheap to clone.
+/// A tenant's id, see [`crate::external_id`]. Upper and lower case differ. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TenantId(Arc<str>);
 
 impl TenantId {
-    /// The name of the tenant that always exists.
+    /// The id of the tenant that always exists.
     pub const DEFAULT: &'static str = "default";
 
-    /// Parses a tenant name.
+    /// Parses a tenant id.
     pub fn parse(text: &str) -> Result<Self, FieldError> {
-        let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
-        let starts_alphanumeric = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
-        if text.len() > 64 || !starts_alphanumeric || !text.bytes().all(allowed) {
-            return Err(FieldError::new(
-                "tenant_id",
-                "must be 1 to 64 characters of a-z, 0-9, _ and -, and begin with a letter or digit",
-            ));
+        match is_external_id(text) {
+            true => Ok(Self(text.into())),
+            false => Err(FieldError::new("tenant_id", EXTERNAL_ID_RULE)),
         }
-        Ok(Self(text.into()))
     }
 
-    /// Returns the name as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -190,13 +187,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_tenant_names_are_refused() {
-        for good in ["default", "acme-2", "a", "0_x"] {
-            assert!(TenantId::parse(good).is_ok(), "{good}");
+    fn invalid_tenant_ids_are_refused() {
+        for good in ["default", "acme-2", "a", "0_x", "org_01EHZNVPK3SFK441A1RGBFSHRT", "auth0:1.2"] {
+            assert_eq!(TenantId::parse(good).unwrap().as_str(), good);
         }
-        for bad in ["", "-a", "Acme", "a b", "a/b", "ä", &"x".repeat(65)] {
-            assert!(TenantId::parse(bad).is_err(), "{bad}");
+        for bad in ["", "-a", "*", "..", "a b", "a/b", "ä", &"x".repeat(129)] {
+            assert_eq!(TenantId::parse(bad).unwrap_err().field, "tenant_id", "{bad}");
         }
+        assert_ne!(TenantId::parse("Acme"), TenantId::parse("acme"));
+        assert!(TenantId::parse("Z").unwrap() < TenantId::parse("a").unwrap(), "ids are sorted by bytes");
     }
 
     #[test]
@@ -217,14 +216,14 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn any_text_parses_safely_and_valid_names_need_no_quoting(
-            text in prop_oneof!["[a-zA-Z0-9_-]{0,70}", "[a-z0-9_-]{1,60}\\PC?", any::<String>()],
+        fn any_text_parses_safely_and_ids_are_kept_as_written(
+            text in prop_oneof!["[a-zA-Z0-9._:-]{0,140}", "[a-z0-9_-]{1,60}\\PC?", any::<String>()],
         ) {
-            if let Ok(id) = TenantId::parse(&text) {
+            let id = TenantId::parse(&text);
+            prop_assert_eq!(id.is_ok(), is_external_id(&text));
+            if let Ok(id) = id {
                 prop_assert_eq!(id.as_str(), text.as_str());
-                prop_assert!((1..=64).contains(&text.len()));
-                prop_assert!(text.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')));
-                prop_assert!(check_pool(&text).is_ok(), "a valid tenant name is a valid pool name");
+                prop_assert_eq!(String::from(id), text);
             }
         }
     }

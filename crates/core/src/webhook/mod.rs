@@ -3,8 +3,8 @@
 pub mod caps;
 pub mod confidential;
 pub mod failures;
-pub mod metadata;
 pub mod status;
+pub mod uid;
 pub mod verification;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,7 @@ use crate::{
     event::{PayloadFormat, event_type::Pattern},
     field_error::{FieldError, check_plain_text},
     id::WebhookId,
+    metadata::{self, Metadata},
     notification::{
         NotificationKind,
         preferences::{check_email, check_muted_kinds},
@@ -33,7 +34,7 @@ use crate::{
     time::Time,
     webhook::{
         confidential::{EndpointAuth, SecretString},
-        metadata::MetadataValue,
+        uid::WebhookUid,
         verification::Verification,
     },
 };
@@ -105,6 +106,9 @@ pub enum ManagedBy {
 /// Owner's settings of a webhook. Stored as one document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WebhookSpec {
+    /// Id that the application gave to it, unique in the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<WebhookUid>,
     /// URL that events are sent to.
     pub url: String,
     /// Description by the owner.
@@ -142,7 +146,7 @@ pub struct WebhookSpec {
     #[serde(skip)]
     pub auth: Option<EndpointAuth>,
     /// Metadata set by the owner.
-    pub metadata: BTreeMap<String, MetadataValue>,
+    pub metadata: Metadata,
     /// Time at which it is disabled.
     #[serde(default)]
     pub expires_at: Option<Time>,

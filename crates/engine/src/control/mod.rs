@@ -9,7 +9,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
-use redrive_store::{Erase, History, Redrive, RuntimeState, Tenancy, WebhookHistory, Webhooks};
+use redrive_store::{Creations, Erase, History, Redrive, RuntimeState, Tenancy, WebhookHistory, Webhooks};
 
 pub(crate) use self::redrive::redrive_lane;
 pub use self::{
@@ -32,6 +32,7 @@ use crate::{
 
 /// Carries out what people ask for.
 pub(crate) struct Control {
+    pub(crate) creations: Arc<dyn Creations>,
     pub(crate) erase: Arc<dyn Erase>,
     pub(crate) history: Arc<dyn History>,
     pub(crate) redrive: Arc<dyn Redrive>,

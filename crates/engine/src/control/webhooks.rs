@@ -5,7 +5,7 @@ use redrive_core::{
     protection::breaker::{Circuit, CircuitView, Forced, SavedCircuit},
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{StoreError, Tenant, UpdateResult, Versioned};
+use redrive_store::{CreationKey, CreationResult, NewObject, StoreError, Tenant, UpdateResult, Versioned};
 
 use super::Control;
 use crate::{coordinate::CircuitAction, occurrences::webhook_disabled_by_change};
@@ -16,6 +16,9 @@ pub enum ChangeError<E> {
     /// The webhook or the tenant does not exist.
     #[error("there is no such webhook")]
     NotFound,
+    /// Another webhook of the tenant has the uid.
+    #[error("another webhook of the tenant has this uid")]
+    UidTaken,
     /// The change function rejected the change.
     #[error("the change was refused")]
     Rejected(E),
@@ -25,43 +28,41 @@ pub enum ChangeError<E> {
 }
 
 impl Control {
-    /// Stores a new webhook. Every event acknowledged from now on reaches it. Returns false if the tenant does not
-    /// exist.
-    pub(crate) async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
-        match self.webhooks.create_webhook(webhook.clone()).await? {
-            UpdateResult::Updated { version } => {
-                if webhook.next_action_at().is_some() {
-                    self.wakeups.expiry.notify_one();
-                }
-                self.router.apply_local_change(webhook, version);
-                Ok(true)
-            }
-            UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
-        }
-    }
-
-    /// Stores a new webhook together with its circuit, which is forced open until a time. Returns false if the tenant does
-    /// not exist.
-    pub(crate) async fn create_forced_webhook(
+    /// Stores a new webhook, whose circuit may be forced open until a time. Every event acknowledged from now on reaches
+    /// it. With a key, it is stored only if the key was not used before.
+    pub(crate) async fn create_webhook(
         &self,
         webhook: Webhook,
-        forced: Forced,
-    ) -> Result<bool, StoreError> {
-        let now = self.clock.now();
-        let mut circuit = Circuit::new(now);
-        circuit.force(forced, now);
-        let saved = circuit.to_saved();
-        match self.webhooks.store_webhook_with_circuit(webhook.clone(), None, saved.clone()).await? {
-            UpdateResult::Updated { version } => {
-                if webhook.next_action_at().is_some() {
-                    self.wakeups.expiry.notify_one();
-                }
-                self.router.apply_local_change(webhook.clone(), version);
-                self.adopt_circuit(webhook.id, saved).await;
-                Ok(true)
+        forced: Option<Forced>,
+        key: Option<CreationKey>,
+    ) -> Result<CreationResult, StoreError> {
+        let circuit = forced.map(|forced| {
+            let now = self.clock.now();
+            let mut circuit = Circuit::new(now);
+            circuit.force(forced, now);
+            circuit.to_saved()
+        });
+        let new = webhook.clone();
+        let created = match (key, circuit.clone()) {
+            (Some(key), circuit) => {
+                self.creations.create(NewObject::Webhook(Box::new(new), circuit), key).await?
             }
-            UpdateResult::Stale | UpdateResult::NotFound => Ok(false),
+            (None, Some(circuit)) => {
+                self.webhooks.store_webhook_with_circuit(new, None, circuit).await?.into()
+            }
+            (None, None) => self.webhooks.create_webhook(new).await?.into(),
+        };
+        if let CreationResult::Created { version } = created {
+            if webhook.next_action_at().is_some() {
+                self.wakeups.expiry.notify_one();
+            }
+            let id = webhook.id;
+            self.router.apply_local_change(webhook, version);
+            if let Some(saved) = circuit {
+                self.adopt_circuit(id, saved).await;
+            }
         }
+        Ok(created)
     }
 
     /// Changes a webhook as [`Self::change_webhook`] does, and its circuit in the same transaction. `action` returns the
@@ -104,6 +105,7 @@ impl Control {
                     return Ok(webhook);
                 }
                 UpdateResult::NotFound => return Err(ChangeError::NotFound),
+                UpdateResult::Exists => return Err(ChangeError::UidTaken),
                 UpdateResult::Stale => {}
             }
         }
@@ -181,6 +183,7 @@ impl Control {
                     return Ok(webhook);
                 }
                 UpdateResult::NotFound => return Err(ChangeError::NotFound),
+                UpdateResult::Exists => return Err(ChangeError::UidTaken),
                 UpdateResult::Stale => {}
             }
         }

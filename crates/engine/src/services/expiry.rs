@@ -204,7 +204,9 @@ impl Expiry {
         };
         match self.control.change_webhook_automatically(tenant_id, webhook_id, disable).await {
             Ok(_) => Ok(VerifyResult::Done),
-            Err(ChangeError::NotFound | ChangeError::Rejected(())) => Ok(VerifyResult::NotDue),
+            Err(ChangeError::NotFound | ChangeError::UidTaken | ChangeError::Rejected(())) => {
+                Ok(VerifyResult::NotDue)
+            }
             Err(ChangeError::Store(error)) => Err(error),
         }
     }

@@ -126,7 +126,9 @@ impl Verifier {
         let webhook =
             match self.control.change_webhook_automatically(tenant_id, webhook_id, start_challenge).await {
                 Ok(webhook) => webhook,
-                Err(ChangeError::NotFound | ChangeError::Rejected(())) => return Ok(VerifyResult::NotDue),
+                Err(ChangeError::NotFound | ChangeError::UidTaken | ChangeError::Rejected(())) => {
+                    return Ok(VerifyResult::NotDue);
+                }
                 Err(ChangeError::Store(error)) => return Err(error),
             };
         if matches!(webhook.state, WebhookState::PendingVerification(_)) {
@@ -172,7 +174,7 @@ impl Verifier {
             Ok(_) if echoed.is_ok() => {
                 tracing::info!(webhook_id = %id, "endpoint echoed the challenge; webhook is active");
             }
-            Ok(_) | Err(ChangeError::NotFound | ChangeError::Rejected(())) => {}
+            Ok(_) | Err(ChangeError::NotFound | ChangeError::UidTaken | ChangeError::Rejected(())) => {}
             // The challenge is sent again later.
             Err(ChangeError::Store(error)) => {
                 tracing::warn!(webhook_id = %id, %error, "storing the result of a challenge failed; will retry");

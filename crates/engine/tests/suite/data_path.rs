@@ -30,7 +30,11 @@ const FRESH: Lane = Lane::Unordered { priority: Priority::Normal, retry: false }
 async fn default_schedule_is_kept_and_delivery_ends_dead() {
     let harness = world().await;
     let receiver = Receiver::responding(500).await;
-    harness.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    harness
+        .engine
+        .create_webhook(webhook(&receiver.url(), RetryConfig::default()), None, None)
+        .await
+        .unwrap();
     harness.engine.publish(draft(1)).await.unwrap();
     for attempt in 1..10 {
         let waiting = harness
@@ -67,7 +71,11 @@ async fn deliveries_beyond_memory_limits_are_delivered_once() {
     let harness = world_with(bounds).await;
     let (receiver, gate) = Receiver::latched(200).await;
     for path in ["/a", "/b", "/c"] {
-        harness.engine.create_webhook(webhook(&receiver.url_at(path), RetryConfig::default())).await.unwrap();
+        harness
+            .engine
+            .create_webhook(webhook(&receiver.url_at(path), RetryConfig::default()), None, None)
+            .await
+            .unwrap();
     }
     for n in 0..100 {
         harness.engine.publish(draft(n)).await.unwrap();
@@ -84,7 +92,11 @@ async fn deliveries_beyond_memory_limits_are_delivered_once() {
 async fn event_of_disconnected_publisher_is_delivered() {
     let harness = world().await;
     let receiver = Receiver::start().await;
-    harness.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    harness
+        .engine
+        .create_webhook(webhook(&receiver.url(), RetryConfig::default()), None, None)
+        .await
+        .unwrap();
     harness.engine.publish(draft(0)).await.unwrap();
     let mut started = 0;
     for n in 1..200 {
@@ -183,7 +195,7 @@ async fn expired_delivery_is_dead_without_another_request() {
         jitter: Some(0.0),
         ..RetryConfig::default()
     };
-    harness.engine.create_webhook(webhook(&receiver.url(), give_up)).await.unwrap();
+    harness.engine.create_webhook(webhook(&receiver.url(), give_up), None, None).await.unwrap();
     harness.engine.publish(draft(1)).await.unwrap();
     harness.until("the retry is scheduled", |all| all[0].due.is_some() && all[0].attempt_count == 1).await;
     // The server was suspended, as a laptop is.
@@ -198,7 +210,11 @@ async fn expired_delivery_is_dead_without_another_request() {
 async fn drain_releases_queued_deliveries() {
     let harness = world().await;
     let (receiver, gate) = Receiver::latched(200).await;
-    harness.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    harness
+        .engine
+        .create_webhook(webhook(&receiver.url(), RetryConfig::default()), None, None)
+        .await
+        .unwrap();
     for n in 0..30 {
         harness.engine.publish(draft(n)).await.unwrap();
     }
@@ -231,7 +247,7 @@ async fn disabling_webhook_cancels_waiting_and_queued_deliveries() {
     let harness = world().await;
     let (receiver, gate) = Receiver::latched(500).await;
     let resolved = webhook(&receiver.url(), RetryConfig::default());
-    harness.engine.create_webhook(resolved.clone()).await.unwrap();
+    harness.engine.create_webhook(resolved.clone(), None, None).await.unwrap();
     for n in 0..20 {
         harness.engine.publish(draft(n)).await.unwrap();
     }

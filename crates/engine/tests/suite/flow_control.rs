@@ -56,7 +56,13 @@ async fn tenant_and_global_rate_limits_apply_across_webhooks() {
     let harness = world_with(Settings { tenant_rate_limit, global_rate_limit, ..settings() }).await;
     let receiver = Receiver::start().await;
     let other = TenantId::parse("other").unwrap();
-    let tenant = Tenant { id: other.clone(), name: None, rules: TenantRules::default(), created_at: START };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: TenantRules::default(),
+        created_at: START,
+    };
     assert!(harness.store.create_tenant(tenant).await.unwrap());
     for path in ["/a", "/b"] {
         harness.create_webhook(&receiver.url_at(path), |_| {}).await;
@@ -255,7 +261,13 @@ async fn changed_tenant_limits_apply_to_waiting_deliveries() {
     let (receiver, gate) = Receiver::latched(200).await;
     harness.create_webhook(&receiver.url(), |_| {}).await;
     let change = async |rules| {
-        let tenant = Tenant { id: TenantId::default(), name: None, rules, created_at: START };
+        let tenant = Tenant {
+            id: TenantId::default(),
+            metadata: Default::default(),
+            name: None,
+            rules,
+            created_at: START,
+        };
         assert!(harness.engine.change_tenant(tenant).await.unwrap());
     };
     change(TenantRules { max_in_flight: Some(1), ..TenantRules::default() }).await;
@@ -282,7 +294,13 @@ async fn backlog_moved_to_other_pool_is_not_claimed() {
     harness.publish(0..100).await;
     receiver.wait_for(5).await;
     let rules = TenantRules { pool: Some("others".into()), ..TenantRules::default() };
-    let tenant = Tenant { id: TenantId::default(), name: None, rules, created_at: START };
+    let tenant = Tenant {
+        id: TenantId::default(),
+        metadata: Default::default(),
+        name: None,
+        rules,
+        created_at: START,
+    };
     assert!(harness.engine.change_tenant(tenant).await.unwrap());
     gate.open();
     // A scheduler that polls for lanes of another pool commits without pause; outcomes that are being recorded end.
@@ -354,7 +372,8 @@ async fn deliveries_of_unserved_pool_wait_with_reason_pool() {
     let receiver = Receiver::start().await;
     let other = TenantId::parse("other").unwrap();
     let rules = TenantRules { pool: Some("heavy".into()), ..TenantRules::default() };
-    let tenant = Tenant { id: other.clone(), name: None, rules, created_at: START };
+    let tenant =
+        Tenant { id: other.clone(), metadata: Default::default(), name: None, rules, created_at: START };
     assert!(harness.store.create_tenant(tenant.clone()).await.unwrap());
     harness.create_webhook(&receiver.url(), |webhook| webhook.tenant_id = other.clone()).await;
     for n in 0..3 {

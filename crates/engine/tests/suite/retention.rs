@@ -52,7 +52,8 @@ async fn retention_is_per_tenant() {
         let id = TenantId::parse(name).unwrap();
         let quotas = TenantQuotas { retention_days, ..TenantQuotas::default() };
         let rules = TenantRules { quotas, ..TenantRules::default() };
-        let tenant = Tenant { id: id.clone(), name: None, rules, created_at: START };
+        let tenant =
+            Tenant { id: id.clone(), metadata: Default::default(), name: None, rules, created_at: START };
         assert!(harness.store.create_tenant(tenant).await.unwrap());
         harness.create_webhook(&receiver.url(), |webhook| webhook.tenant_id = id.clone()).await;
         harness.engine.publish(EventDraft { tenant_id: id.clone(), ..draft(0) }).await.unwrap();

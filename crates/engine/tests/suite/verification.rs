@@ -16,7 +16,13 @@ const TARPITS: usize = 550;
 async fn due_verifications_of_one_tenant_do_not_block_another() {
     let harness = world().await;
     let globex = TenantId::parse("globex").unwrap();
-    let tenant = Tenant { id: globex.clone(), name: None, rules: TenantRules::default(), created_at: START };
+    let tenant = Tenant {
+        id: globex.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: TenantRules::default(),
+        created_at: START,
+    };
     assert!(harness.store.create_tenant(tenant).await.unwrap());
     let tarpit = MisbehavingReceiver::start(Misbehavior::NeverAnswers).await;
     let pending = || WebhookState::PendingVerification(Verification::begin(START, false));

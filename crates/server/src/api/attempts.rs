@@ -3,6 +3,7 @@
 use axum::extract::State;
 use redrive_core::{
     AttemptId, FailureCategory, FieldError, TenantId, Time, WebhookId, delivery::outcome::AttemptStatus,
+    webhook::uid::WebhookRef,
 };
 use redrive_store::{AttemptCursor, AttemptFilter, ListedAttempt};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,10 @@ use super::{
     page::{Cursor, Page, Paging},
     scope::{CanRead, Scoped, ScopedListing, TenantQuery, tenant_parameter},
 };
-use crate::problem::{Problem, ReadProblems};
+use crate::{
+    app::{App, TenantSelection},
+    problem::{Problem, ReadProblems},
+};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
@@ -37,9 +41,9 @@ enum AttemptStatusParameter {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttemptQuery {
-    /// Only attempts of deliveries to this webhook.
+    /// Only attempts of deliveries to this webhook, by id or uid.
     #[param(value_type = Option<String>)]
-    webhook_id: Option<WebhookId>,
+    webhook_id: Option<WebhookRef>,
     /// `success`, `failed` (more attempts were possible) or `exhausted` (the delivery is dead), or several of them,
     /// separated by commas.
     #[param(value_type = Option<Vec<AttemptStatusParameter>>, inline)]
@@ -71,10 +75,19 @@ tenant_parameter!(AttemptQuery);
 
 impl AttemptQuery {
     /// Returns the filter of the store.
-    pub(crate) fn filter(&self) -> Result<AttemptFilter, Problem> {
+    pub(crate) async fn filter(
+        &self,
+        app: &App,
+        tenants: impl Into<TenantSelection>,
+    ) -> Result<AttemptFilter, Problem> {
+        self.filter_for(app.webhook_ids(tenants, self.webhook_id.as_slice()).await?.pop())
+    }
+
+    /// Returns the filter for this webhook; for all if there is none.
+    pub(crate) fn filter_for(&self, webhook_id: Option<WebhookId>) -> Result<AttemptFilter, Problem> {
         let code = self.http_status_code.as_deref();
         Ok(AttemptFilter {
-            webhook_id: self.webhook_id,
+            webhook_id,
             statuses: self.status.as_deref().map(statuses).transpose()?.unwrap_or_default(),
             failure_categories: List::values(&self.failure_category),
             status_code: code.map(|code| code_filter("http_status_code", code)).transpose()?,
@@ -168,7 +181,8 @@ async fn list(
     ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<AttemptQuery>>,
 ) -> Result<axum::Json<Page<ListedAttemptView>>, Problem> {
     let paging = query.paging();
-    let listed = app.list_attempts(tenants, query.filter()?, paging.request()?).await?;
+    let filter = query.filter(&app, tenants.clone()).await?;
+    let listed = app.list_attempts(tenants, filter, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(listed, |one| one.cursor, ListedAttemptView::from)))
 }
 

@@ -35,7 +35,7 @@ async fn list(
     ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     let paging = query.paging();
-    let dead = app.list_dead(tenants, query.filter()?, paging.request()?).await?;
+    let dead = app.list_dead(tenants.clone(), query.filter(&app, tenants).await?, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
 }
 
@@ -53,7 +53,7 @@ async fn export(
     State(app): State<AppState>,
     Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<ExportQuery>>,
 ) -> Result<Response, Problem> {
-    export_rows(&app, tenant, &query, true)
+    export_rows(&app, tenant, &query, true).await
 }
 
 /// Statistics of dead letters.
@@ -223,5 +223,6 @@ async fn stats(
     State(app): State<AppState>,
     ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeadQuery>>,
 ) -> Result<axum::Json<StatsView>, Problem> {
-    Ok(axum::Json(app.dead_stats(tenants, query.filter()).await?.into()))
+    let filter = query.filter(&app, &tenants).await?;
+    Ok(axum::Json(app.dead_stats(tenants, filter).await?.into()))
 }

@@ -14,12 +14,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
+    creation::{Creation, replayed},
     extract::{Id, Json, MAX_EVENT_TYPE_BODY_BYTES, Query},
     page::{Page, Paging},
     scope::{CanOperate, CanRead, Identifies, Scoped, ScopedBody, TenantQuery, tenant_parameter},
 };
 use crate::{
-    app::parse::json::nullable,
+    app::{Created, parse::json::nullable},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -130,22 +131,34 @@ impl std::str::FromStr for Name {
 ///
 /// From then on payloads that violate its schema are rejected.
 #[utoipa::path(
-    post, path = "/v1/event-types", operation_id = "createEventType", tag = "event types", params(TenantQuery), request_body = EventTypeInput,
-    responses((status = 201, description = "The registered event type", body = EventTypeView), ChangeProblems),
+    post, path = "/v1/event-types", operation_id = "createEventType", tag = "event types", request_body = EventTypeInput,
+    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
+    responses(
+        (status = 201, description = "The registered event type", body = EventTypeView),
+        (status = 200, description = "The event type that an earlier request with this idempotency key registered", body = EventTypeView),
+        ChangeProblems,
+    ),
 )]
 async fn create(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, body: creation, .. }: ScopedBody<
         CanOperate,
         (),
-        Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
+        Creation<Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
+    let (Json(input), key) = creation.into_parts(&app, Some(&tenant))?;
     let Some(name) = input.name.clone() else {
         return Err(FieldError::new("name", "is missing; name an event type, such as order.created").into());
     };
-    let created = app.create_event_type(&actor, tenant.id, name, |new| input.apply_to(new)).await?;
-    Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(created))).into_response())
+    let fill = |new: &mut EventType| input.apply_to(new);
+    let create = app.create_event_type(&actor, tenant.id.clone(), name, fill, key.clone());
+    match app.create_once(key.as_ref(), create).await? {
+        Created::Now(created) => {
+            Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(created))).into_response())
+        }
+        Created::Before(name) => Ok(replayed(EventTypeView::from(app.event_type(tenant.id, name).await?))),
+    }
 }
 
 /// Filter and page of an event type listing.

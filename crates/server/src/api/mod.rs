@@ -3,6 +3,7 @@
 mod attempts;
 mod audit;
 mod clock;
+mod creation;
 mod deliveries;
 mod dlq;
 mod document;

@@ -14,14 +14,15 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
+    creation::{Creation, replayed},
     extract::Json,
     scope::{Authorized, CanAdminister, Scoped, TenantQuery},
-    tenants::{key_id, named},
+    tenants::key_id,
 };
 use crate::{
     app::{
-        Capability,
-        portal::{self, DEFAULT_TTL},
+        Capability, Created,
+        portal::{self, DEFAULT_TTL, NewSession},
     },
     problem::{ChangeProblems, Problem, ReadProblems},
     request::BaseUrl,
@@ -50,6 +51,9 @@ pub(super) struct SessionCreate {
     #[serde(default)]
     #[schema(max_items = 5)]
     capabilities: Option<Vec<Capability>>,
+    /// Whether the tenant is created if it does not exist; `false` by default, or as `server.create_tenants` says.
+    #[serde(default)]
+    create_tenant: bool,
 }
 
 /// Portal session.
@@ -74,6 +78,22 @@ pub(super) struct SessionView {
     expires_at: Option<Time>,
 }
 
+/// Portal session that was created before.
+#[derive(Serialize, ToSchema)]
+pub(super) struct KnownSessionView {
+    /// Unique id of the session, used to end it.
+    #[schema(value_type = String)]
+    id: KeyId,
+    /// Tenant that the session gives access to.
+    #[schema(value_type = Option<String>)]
+    tenant_id: Option<TenantId>,
+    /// Capabilities of the session in addition to reading.
+    capabilities: Vec<Capability>,
+    /// Expiration time.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+}
+
 /// Create a portal session
 ///
 /// The token gives read access to the tenant's webhooks and deliveries, and write access according to the
@@ -81,15 +101,22 @@ pub(super) struct SessionView {
 /// a user to open the portal.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", operation_id = "createPortalSession", tag = "tenants", request_body = SessionCreate,
-    responses((status = 201, description = "`token` and `url` are returned only once", body = SessionView), ChangeProblems),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
+    responses(
+        (status = 201, description = "`token` and `url` are returned only once", body = SessionView),
+        (status = 200, description = "The session that an earlier request with this idempotency key created, without `token` and `url`", body = KnownSessionView),
+        ChangeProblems,
+    ),
 )]
 async fn create(
     State(app): State<AppState>,
     Authorized(actor, _): Authorized<CanAdminister>,
     BaseUrl(reached): BaseUrl,
-    Json(input): Json<SessionCreate>,
+    Creation { body: Json(input), request }: Creation<Json<SessionCreate>>,
 ) -> Result<Response, Problem> {
-    let tenant_id = named(&app, &input.tenant_id).await?;
+    let tenant = app.resolve_or_create_tenant(&actor, Some(&input.tenant_id), input.create_tenant).await?;
+    let tenant_id = tenant.id;
+    let key = request.as_ref().map(|request| app.creation_key(Some(&tenant_id), request)).transpose()?;
     let lasts = input.expires_in.map_or(DEFAULT_TTL, |seconds| Duration::from_secs(seconds.into()));
     let base = app.base_url(reached)?;
     let capabilities = input.capabilities.unwrap_or_else(|| Capability::DEFAULT.to_vec());
@@ -97,7 +124,17 @@ async fn create(
         let message = format!("must name each capability at most once; there are {}", Capability::ALL.len());
         return Err(FieldError::new("capabilities", message).into());
     }
-    let (key, token) = app.open_portal(&actor, tenant_id, input.name, lasts, &capabilities).await?;
+    let new = NewSession { name: input.name, lasts, capabilities };
+    let create = app.open_portal(&actor, tenant_id.clone(), new, key.clone());
+    let (key, token) = match app.create_once(key.as_ref(), create).await? {
+        Created::Now(created) => created,
+        Created::Before(id) => {
+            let known = app.key(Some(tenant_id), key_id(&id)?).await?;
+            let capabilities = Capability::from_bits(known.scopes);
+            let (id, tenant_id, expires_at) = (known.id, known.tenant_id, known.expires_at);
+            return Ok(replayed(KnownSessionView { id, tenant_id, capabilities, expires_at }));
+        }
+    };
     let url = portal::link(&base, &token);
     let capabilities = Capability::from_bits(key.scopes);
     let view = SessionView {

@@ -117,7 +117,7 @@ impl From<AddressState> for AddressView {
 }
 
 /// Changes to notification preferences. Missing fields keep their value.
-#[derive(Default, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PreferencesChange {
     /// Addresses that receive notifications about all webhooks, in addition to each webhook's owner.

@@ -7,7 +7,7 @@ use axum::{
     http::{Extensions, HeaderMap, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use redrive_core::{AttemptId, DeliveryId, EventId, OperationId, WebhookId};
+use redrive_core::{AttemptId, DeliveryId, EventId, OperationId, webhook::uid::WebhookRef};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -226,7 +226,17 @@ macro_rules! identifies {
         }
     )+};
 }
-identifies!(EventId => Event, DeliveryId => Delivery, WebhookId => Webhook, AttemptId => Attempt);
+identifies!(EventId => Event, DeliveryId => Delivery, AttemptId => Attempt);
+
+impl Identifies for WebhookRef {
+    fn object(&self) -> Option<ObjectId> {
+        match self {
+            Self::Id(id) => Some(ObjectId::Webhook(*id)),
+            // A uid is unique in its tenant only.
+            Self::Uid(_) => None,
+        }
+    }
+}
 
 impl Identifies for OperationId {}
 
@@ -258,17 +268,6 @@ impl<A: Identifies, B> PathObject for Ids<A, B> {
     fn object(&self) -> Option<ObjectId> {
         self.0.object()
     }
-}
-
-/// Returns the tenant that a caller acts for. The body takes precedence over the query; a request that names no tenant is
-/// for the caller's own.
-pub(super) async fn resolve_tenant(
-    app: &App,
-    caller: &Caller,
-    in_body: Option<&str>,
-    in_query: Option<&str>,
-) -> Result<TenantView, AppError> {
-    app.resolve_tenant(caller, in_body.or(in_query)).await
 }
 
 /// Part of a request that may name the tenant to act for.

@@ -32,8 +32,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchQuery {
-    /// An id of a webhook, event, delivery or attempt, with or without its prefix; a part of a webhook's URL or
-    /// description or of an event type's name; a subject or an idempotency key. For admins also a tenant's id or name.
+    /// An id of a webhook, event, delivery or attempt, with or without its prefix; a part of a webhook's URL, uid or
+    /// description, or of an event type's name; a subject or an idempotency key. For admins also a tenant's id or name.
     pub(crate) q: Option<String>,
     /// Tenant to search in; admin keys only.
     tenant_id: Option<String>,
@@ -55,7 +55,7 @@ struct SearchHitView {
     tenant_id: TenantId,
     /// Text that describes it.
     title: String,
-    /// The field that matched: `id`, `name`, `url`, `description`, `subject` or `idempotency_key`.
+    /// The field that matched: `id`, `uid`, `name`, `url`, `description`, `subject` or `idempotency_key`.
     #[schema(example = "id")]
     matched: &'static str,
     /// Path of its page in the dashboard.

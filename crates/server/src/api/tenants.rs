@@ -10,18 +10,20 @@ use axum::{
 use ipnet::IpNet;
 use redrive_core::{
     FieldError, KeyId, TenantId, Time,
+    metadata::Metadata,
     notification::preferences::TenantPreferences,
     protection::limiter::RateLimit,
     statistics::tenant_health::{TenantHealth, TenantSort},
     tenancy::{TenantQuotas, TenantRules},
 };
-use redrive_store::{ApiKey, Tenant};
+use redrive_store::{ApiKey, CreationKey, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
+    creation::{Creation, replayed},
     extract::{Json, OptionalJson, Query},
     page::{Page, Paging},
     preferences::{PreferencesChange, TenantPreferencesView},
@@ -29,7 +31,7 @@ use super::{
 };
 use crate::{
     app::{
-        Actor, AppError, NewKey, Scope,
+        Actor, AppError, Created, NewKey, Scope,
         across_tenants::TenantOrder,
         parse::json::{nullable, nullable_object, object},
         tenants::TenantWithHealth,
@@ -40,7 +42,7 @@ use crate::{
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
-        .routes(routes!(get, patch, delete))
+        .routes(routes!(get, put_tenant, patch, delete))
         .routes(routes!(create_key, list_keys))
         .routes(routes!(revoke_key))
         .routes(routes!(create_admin_key, list_admin_keys))
@@ -51,12 +53,18 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantCreate {
-    /// Unique id of the tenant: 1 to 64 of a-z, 0-9, _ and -.
-    #[schema(example = "acme", pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
+    /// Unique id of the tenant: 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-' and ':', beginning with a letter or digit. Upper
+    /// and lower case differ.
+    #[schema(example = "org_01EHZNVPK3SFK441A1RGBFSHRT", pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
     id: String,
     /// Display name.
     #[serde(default)]
     name: Option<String>,
+    /// Your own metadata: any JSON values by name, up to 8,192 bytes in total and nested up to 20 levels deep. Kept as
+    /// sent.
+    #[serde(default)]
+    #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
+    metadata: Option<Metadata>,
     /// Worker pool that sends for the tenant: 1 to 64 of a-z, 0-9, _ and -; `default` by default.
     #[serde(default)]
     #[schema(example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
@@ -82,13 +90,17 @@ pub(super) struct TenantCreate {
 }
 
 /// Changes to a tenant. Missing fields keep their value.
-#[derive(Default, Deserialize, ToSchema)]
+#[derive(Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TenantChange {
     /// Display name; null to remove it.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>)]
     name: Option<Option<String>>,
+    /// Your own metadata, which replaces the current one; null or `{}` to remove it.
+    #[serde(deserialize_with = "nullable_object")]
+    #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
+    metadata: Option<Option<Metadata>>,
     /// Worker pool that sends for the tenant; null for `default`.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
@@ -115,7 +127,7 @@ pub(super) struct TenantChange {
 }
 
 /// Changes to a tenant's quotas.
-#[derive(Default, Deserialize, Serialize)]
+#[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct QuotasChange {
     #[serde(deserialize_with = "nullable")]
@@ -149,6 +161,7 @@ fn put<T>(to: &mut T, from: Option<T>) {
 impl TenantChange {
     fn apply_to(self, tenant: &mut Tenant) {
         put(&mut tenant.name, self.name);
+        put(&mut tenant.metadata, self.metadata.map(Option::unwrap_or_default));
         put(&mut tenant.rules.pool, self.pool);
         put(&mut tenant.rules.rate_limit, self.rate_limit);
         put(&mut tenant.rules.max_in_flight, self.max_in_flight);
@@ -174,6 +187,9 @@ pub(super) struct TenantView {
     id: TenantId,
     /// Display name.
     name: Option<String>,
+    /// Your own metadata, as sent.
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    metadata: Metadata,
     /// Worker pool that sends for the tenant.
     pool: String,
     /// Send rate limit of the tenant; null for the server default.
@@ -202,6 +218,7 @@ impl From<Tenant> for TenantView {
             notifications: tenant.rules.notifications.into(),
             id: tenant.id,
             name: tenant.name,
+            metadata: tenant.metadata,
             created_at: tenant.created_at,
         }
     }
@@ -257,13 +274,19 @@ struct ListedTenantView {
 /// Create a tenant
 #[utoipa::path(
     post, path = "/v1/tenants", operation_id = "createTenant", tag = "tenants", request_body = TenantCreate,
-    responses((status = 201, description = "The created tenant", body = TenantView), ChangeProblems),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
+    responses(
+        (status = 201, description = "The created tenant", body = TenantView),
+        (status = 200, description = "The tenant that an earlier request with this idempotency key created", body = TenantView),
+        ChangeProblems,
+    ),
 )]
 async fn create(
     State(app): State<AppState>,
     Authorized(actor, _): Authorized<CanAdminister>,
-    Json(input): Json<TenantCreate>,
+    creation: Creation<Json<TenantCreate>>,
 ) -> Result<Response, Problem> {
+    let (Json(input), key) = creation.into_parts(&app, None)?;
     let rules = TenantRules {
         pool: input.pool,
         rate_limit: input.rate_limit,
@@ -272,8 +295,14 @@ async fn create(
         strict_event_types: input.strict_event_types,
         notifications: input.notifications.unwrap_or_default(),
     };
-    let tenant = app.create_tenant(&actor, &input.id, input.name, rules).await?;
-    Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
+    let metadata = input.metadata.unwrap_or_default();
+    let tenant = Tenant { name: input.name, metadata, rules, ..app.new_tenant(&input.id)? };
+    match app.create_once(key.as_ref(), app.create_tenant(&actor, tenant, key.clone())).await? {
+        Created::Now(tenant) => {
+            Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
+        }
+        Created::Before(id) => Ok(replayed(TenantView::from(app.tenant(named(&app, &id).await?).await?))),
+    }
 }
 
 /// Values of `sort`, for the OpenAPI document.
@@ -414,6 +443,30 @@ async fn patch(
     Ok(axum::Json(app.change_tenant(&actor, id, |tenant| input.apply_to(tenant)).await?.into()))
 }
 
+/// Create or update a tenant
+///
+/// Creates the tenant if it does not exist. Otherwise same as PATCH: missing fields keep their value. Concurrent requests
+/// create one tenant.
+#[utoipa::path(
+    put, path = "/v1/tenants/{id}", operation_id = "putTenant", tag = "tenants", params(("id" = String, Path)),
+    request_body = Option<TenantChange>,
+    responses(
+        (status = 200, description = "The changed tenant", body = TenantView),
+        (status = 201, description = "The created tenant", body = TenantView),
+        ChangeProblems,
+    ),
+)]
+async fn put_tenant(
+    State(app): State<AppState>,
+    Authorized(actor, _): Authorized<CanAdminister>,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    OptionalJson(input): OptionalJson<TenantChange>,
+) -> Result<Response, Problem> {
+    let (tenant, is_new) = app.put_tenant(&actor, &id, |tenant| input.clone().apply_to(tenant)).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, axum::Json(TenantView::from(tenant))).into_response())
+}
+
 /// Delete a tenant
 ///
 /// Deletes its webhooks, cancels its pending deliveries and revokes its keys. The id cannot be used again, so that
@@ -528,9 +581,10 @@ async fn create_key_response(
     actor: &Actor,
     tenant_id: Option<TenantId>,
     input: KeyCreate,
+    idempotency_key: Option<CreationKey>,
 ) -> Result<Response, Problem> {
     let new = NewKey {
-        tenant_id,
+        tenant_id: tenant_id.clone(),
         name: input.name,
         scopes: input.scopes.unwrap_or(Scope::ALL.to_vec()),
         capabilities: Vec::new(),
@@ -538,25 +592,36 @@ async fn create_key_response(
         networks: networks(input.allowed_networks)?,
         expires_at: input.expires_at,
     };
-    let (key, secret) = app.create_key(actor, new).await?;
-    let view = CreatedKeyView { view: key.into(), key: secret };
-    Ok((StatusCode::CREATED, axum::Json(view)).into_response())
+    let create = app.create_key(actor, new, idempotency_key.clone());
+    match app.create_once(idempotency_key.as_ref(), create).await? {
+        Created::Now((key, secret)) => {
+            let view = CreatedKeyView { view: key.into(), key: secret };
+            Ok((StatusCode::CREATED, axum::Json(view)).into_response())
+        }
+        Created::Before(id) => Ok(replayed(KeyView::from(app.key(tenant_id, key_id(&id)?).await?))),
+    }
 }
 
 /// Create an API key for a tenant
 #[utoipa::path(
-    post, path = "/v1/tenants/{id}/api-keys", operation_id = "createApiKey", tag = "tenants", params(("id" = String, Path)),
+    post, path = "/v1/tenants/{id}/api-keys", operation_id = "createApiKey", tag = "tenants",
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
     request_body = Option<KeyCreate>,
-    responses((status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView), ChangeProblems),
+    responses(
+        (status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView),
+        (status = 200, description = "The key that an earlier request with this idempotency key created, without `key`", body = KeyView),
+        ChangeProblems,
+    ),
 )]
 async fn create_key(
     State(app): State<AppState>,
     Authorized(actor, _): Authorized<CanAdminister>,
     axum::extract::Path(id): axum::extract::Path<String>,
-    OptionalJson(input): OptionalJson<KeyCreate>,
+    creation: Creation<OptionalJson<KeyCreate>>,
 ) -> Result<Response, Problem> {
     let tenant_id = named(&app, &id).await?;
-    create_key_response(&app, &actor, Some(tenant_id), input).await
+    let (OptionalJson(input), key) = creation.into_parts(&app, Some(&tenant_id))?;
+    create_key_response(&app, &actor, Some(tenant_id), input, key).await
 }
 
 /// List a tenant's API keys
@@ -600,13 +665,19 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
 /// Create an admin key
 #[utoipa::path(
     post, path = "/v1/admin-keys", operation_id = "createAdminKey", tag = "tenants", request_body = Option<KeyCreate>,
-    responses((status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView), ChangeProblems),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
+    responses(
+        (status = 201, description = "The key; `key` is returned only once", body = CreatedKeyView),
+        (status = 200, description = "The key that an earlier request with this idempotency key created, without `key`", body = KeyView),
+        ChangeProblems,
+    ),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
     Authorized(actor, _): Authorized<CanAdminister>,
-    OptionalJson(input): OptionalJson<KeyCreate>,
+    creation: Creation<OptionalJson<KeyCreate>>,
 ) -> Result<Response, Problem> {
+    let (OptionalJson(input), key) = creation.into_parts(&app, None)?;
     if input.scopes.is_some() {
         return Err(FieldError::new(
             "scopes",
@@ -614,7 +685,7 @@ async fn create_admin_key(
         )
         .into());
     }
-    create_key_response(&app, &actor, None, input).await
+    create_key_response(&app, &actor, None, input, key).await
 }
 
 /// List admin keys

@@ -150,7 +150,7 @@ pub(super) fn webhook_json(webhook: &Webhook) -> Value {
 
 /// Returns the audit representation of a tenant.
 pub(super) fn tenant_json(tenant: &Tenant) -> Value {
-    json!({"id": tenant.id, "name": tenant.name, "rules": tenant.rules})
+    json!({"id": tenant.id, "name": tenant.name, "metadata": tenant.metadata, "rules": tenant.rules})
 }
 
 /// Returns the audit representation of a key, without its hash.

@@ -299,6 +299,11 @@ impl Caller {
         TenantView { id: tenant_id, tenant_managed_only: self.session }
     }
 
+    /// Returns whether the caller may create tenants.
+    pub fn may_create_tenants(&self) -> bool {
+        self.role == Role::Admin
+    }
+
     /// Rejects portal sessions.
     pub fn reject_portal_session(&self) -> Result<(), AppError> {
         match self.session {

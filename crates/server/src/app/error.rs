@@ -112,6 +112,13 @@ impl AppError {
         Self::Conflict { code, detail: detail.into() }
     }
 
+    /// Returns the error for a uid that another webhook of the tenant has.
+    pub(crate) fn uid_taken() -> Self {
+        let detail = "another webhook of the tenant has this uid; choose another one, or change that webhook with PUT \
+                      /v1/webhooks/{uid}";
+        Self::conflict(ErrorCode::WebhookExists, detail)
+    }
+
     pub(crate) fn malformed(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self::Malformed { code, detail: detail.into() }
     }
@@ -187,6 +194,7 @@ impl From<ChangeError<AppError>> for AppError {
     fn from(error: ChangeError<AppError>) -> Self {
         match error {
             ChangeError::NotFound => Self::NotFound("webhook"),
+            ChangeError::UidTaken => Self::uid_taken(),
             ChangeError::Rejected(error) => error,
             ChangeError::Store(error) => error.into(),
         }

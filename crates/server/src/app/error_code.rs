@@ -82,7 +82,7 @@ error_codes! {
     BodyTimeout = "body_timeout", [408],
         "The body took longer to arrive than `server.body_timeout`, or arrived too slowly.";
     IdempotencyKeyReused = "idempotency_key_reused", [409],
-        "The idempotency key belongs to another event; use a new key for a new event.";
+        "The idempotency key belongs to another event, or to a request with another body; use a new key for a new object.";
     AlreadyRedriven = "already_redriven", [409],
         "The delivery was redriven before; retry its successor.";
     AlreadyDelivered = "already_delivered", [409],
@@ -114,6 +114,8 @@ error_codes! {
         "Eight bulk operations of the tenant are unfinished; wait for one, or cancel it.";
     OperationAlreadyEnded = "operation_already_ended", [409],
         "The bulk operation to pause, resume or cancel has ended, or has queued everything; `detail` names the cause.";
+    WebhookExists = "webhook_exists", [409],
+        "Another webhook of the tenant has this uid: choose another one, or change that webhook.";
     TenantExists = "tenant_exists", [409],
         "A tenant with this id exists, or existed.";
     DefaultTenantProtected = "default_tenant_protected", [409],

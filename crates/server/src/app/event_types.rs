@@ -4,12 +4,15 @@ use redrive_core::{
     FieldError, TenantId,
     event::{event_type, schema::Schema},
 };
-use redrive_store::{EventType, PageRequest, RegisterResult, UpdateResult, VersionedType};
+use redrive_store::{
+    CreationKey, CreationResult, EventType, NewObject, PageRequest, UpdateResult, VersionedType,
+};
 use serde_json::{Value, json};
 
 use super::{
     Actor, App, AppError, ErrorCode,
     audit::{AuditChange, AuditedAction},
+    creations::key_used,
 };
 
 /// Maximum number of event types per tenant.
@@ -19,13 +22,14 @@ const MAX_DESCRIPTION: usize = 4096;
 const MAX_EXAMPLE: usize = 64 * 1024;
 
 impl App {
-    /// Registers an event type.
+    /// Registers an event type. With an idempotency key, it is registered only if that key was not used before.
     pub async fn create_event_type(
         &self,
         actor: &Actor,
         tenant_id: TenantId,
         name: String,
         fill: impl FnOnce(&mut EventType),
+        key: Option<CreationKey>,
     ) -> Result<EventType, AppError> {
         event_type::validate(&name).map_err(|invalid| FieldError::new("name", invalid.message))?;
         if event_type::is_reserved(&name) {
@@ -54,16 +58,22 @@ impl App {
             object: Some(name.clone()),
         };
         self.with_audit(actor, audited, async {
-            match self.store().create_event_type(event_type.clone(), MAX_EVENT_TYPES).await? {
-                RegisterResult::Done => {}
-                RegisterResult::NotFound => return Err(AppError::NotFound("tenant")),
-                RegisterResult::Exists => {
+            let new = event_type.clone();
+            let registered = match key {
+                None => self.store().create_event_type(new, MAX_EVENT_TYPES).await?.into(),
+                Some(key) => self.store().create(NewObject::EventType(new, MAX_EVENT_TYPES), key).await?,
+            };
+            match registered {
+                CreationResult::Created { .. } => {}
+                CreationResult::KeyUsed(_) => return Err(key_used()),
+                CreationResult::NoTenant => return Err(AppError::NotFound("tenant")),
+                CreationResult::Exists => {
                     let detail = format!(
                         "the event type {name} already exists; PATCH /v1/event-types/{name} changes it"
                     );
                     return Err(AppError::conflict(ErrorCode::EventTypeExists, detail));
                 }
-                RegisterResult::LimitReached => {
+                CreationResult::LimitReached => {
                     let detail =
                         format!("the tenant has the maximum of {MAX_EVENT_TYPES} event types; delete some");
                     return Err(AppError::conflict(ErrorCode::TooManyEventTypes, detail));
@@ -104,7 +114,9 @@ impl App {
                         let (before, after) = (Some(audit_json(&old)), Some(audit_json(&new)));
                         return Ok((new, AuditChange { before, after, object: None }));
                     }
-                    UpdateResult::NotFound => return Err(AppError::NotFound("event type")),
+                    UpdateResult::NotFound | UpdateResult::Exists => {
+                        return Err(AppError::NotFound("event type"));
+                    }
                     UpdateResult::Stale => {}
                 }
             }

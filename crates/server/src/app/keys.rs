@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use redrive_core::{KeyId, TenantId, Time, tenancy::api_key::is_usable};
 use redrive_engine::{Service, ServiceKind, clock};
-use redrive_store::{ApiKey, Store, StoreError};
+use redrive_store::{ApiKey, CreationKey, CreationResult, NewObject, Store, StoreError};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
@@ -102,6 +102,16 @@ pub struct NewKey {
     pub networks: Vec<IpNet>,
     /// Expiration time.
     pub expires_at: Option<Time>,
+}
+
+/// Result of creating a key.
+pub enum KeyCreation {
+    /// The key, and its secret.
+    Created(Box<ApiKey>, String),
+    /// The tenant does not exist.
+    NoTenant,
+    /// The idempotency key was used before.
+    KeyUsed,
 }
 
 /// Cache of the valid keys.
@@ -196,18 +206,20 @@ impl KeyCache {
         self.live.read().values().filter_map(unsaved_use).collect()
     }
 
-    /// Creates and stores a key. Returns it with its secret, which is not available later. Returns `None` if the
-    /// tenant does not exist.
+    /// Creates and stores a key. Returns it with its secret, which is not available later. With an idempotency key, it is
+    /// created only if that key was not used before.
     pub async fn create(
         &self,
         store: &dyn Store,
         new: NewKey,
         now: Time,
-    ) -> Result<Option<(ApiKey, String)>, StoreError> {
+        idempotency_key: Option<CreationKey>,
+    ) -> Result<KeyCreation, StoreError> {
         let secret = if new.session { new_session() } else { new_key() };
         let key = ApiKey {
             id: KeyId::new(now, &clock::random_id_bytes()),
             tenant_id: new.tenant_id,
+            installation: false,
             name: new.name,
             hash: hash_key(&secret),
             scopes: Scope::to_bits(&new.scopes)
@@ -220,11 +232,18 @@ impl KeyCache {
             last_used_at: None,
         };
         let _changing = self.changing.lock().await;
-        if !store.create_key(key.clone()).await? {
-            return Ok(None);
+        let created = match idempotency_key {
+            None => store.create_key(key.clone()).await?,
+            Some(used) => match store.create(NewObject::Key(key.clone()), used).await? {
+                CreationResult::KeyUsed(_) => return Ok(KeyCreation::KeyUsed),
+                created => matches!(created, CreationResult::Created { .. }),
+            },
+        };
+        if !created {
+            return Ok(KeyCreation::NoTenant);
         }
         self.live.write().insert(key.hash, ActiveKey::new(&key));
-        Ok(Some((key, secret)))
+        Ok(KeyCreation::Created(Box::new(key), secret))
     }
 
     /// Revokes a key. Returns `false` if the tenant has no such live key.
@@ -321,6 +340,13 @@ async fn run_key_reload(app: Weak<App>, changed: Arc<Notify>, stop: Cancellation
 mod tests {
     use super::*;
 
+    fn created(created: Result<KeyCreation, StoreError>) -> (ApiKey, String) {
+        match created {
+            Ok(KeyCreation::Created(key, secret)) => (*key, secret),
+            _ => panic!("the key was not created"),
+        }
+    }
+
     #[tokio::test]
     async fn reload_applies_keys_created_or_revoked_elsewhere() {
         use redrive_store::sqlite::{Options, Sqlite};
@@ -333,7 +359,7 @@ mod tests {
         let now = Time::default();
         let known = |keys: &KeyCache, secret: &str| keys.caller(secret, now, None);
         let new = NewKey { name: "far".into(), scopes: Scope::ALL.to_vec(), ..NewKey::default() };
-        let (key, secret) = there.create(&store, new, now).await.unwrap().unwrap();
+        let (key, secret) = created(there.create(&store, new, now, None).await);
         assert!(known(&there, &secret).is_some() && known(&here, &secret).is_none());
         here.reload(&store).await.unwrap();
         assert_eq!(known(&here, &secret).unwrap().key, Some(key.id));
@@ -353,7 +379,7 @@ mod tests {
         let end = now + Duration::from_secs(60);
         let networks = vec!["10.1.0.0/16".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
         let new = NewKey { networks, expires_at: Some(end), ..NewKey::default() };
-        let (key, secret) = keys.create(&store, new, now).await.unwrap().unwrap();
+        let (key, secret) = created(keys.create(&store, new, now, None).await);
         let good = |at, from: &str| keys.caller(&secret, at, Some(from.parse().unwrap())).is_some();
         assert!(good(now, "10.1.2.3") && good(now, "::ffff:10.1.2.3") && good(now, "2001:db8::1"));
         assert!(!good(now, "10.2.0.1") && !good(now, "2001:db9::1") && !good(end, "10.1.2.3"));

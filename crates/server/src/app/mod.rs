@@ -9,6 +9,7 @@ mod blocked;
 pub mod circuit;
 pub mod clock;
 pub mod confirmations;
+pub mod creations;
 pub mod dead_letters;
 pub mod deliveries;
 pub mod edited_events;
@@ -45,6 +46,7 @@ pub mod user_login;
 pub mod user_sessions;
 pub mod view;
 pub mod webhook_names;
+mod webhook_refs;
 pub mod webhook_status;
 pub mod webhook_summary;
 pub mod webhooks;
@@ -72,6 +74,7 @@ use redrive_store::{Store, StoreError};
 pub use across_tenants::TenantSelection;
 pub use audit::Actor;
 pub use auth::{Caller, Capability, Scope};
+pub use creations::{Created, RequestKey};
 pub use error::AppError;
 pub(crate) use error::store_error_code;
 pub use error_code::ErrorCode;
@@ -116,6 +119,8 @@ pub struct AppSettings {
     pub retry: RetryPolicy,
     /// Base URL for links to this server; `None` to use the URL of each request.
     pub public_url: Option<String>,
+    /// Whether publishing and opening a portal session create a tenant that does not exist.
+    pub create_tenants: bool,
     /// Login of users with an identity provider; `None` if only keys log in.
     pub user_login: Option<Arc<UserLogin>>,
     /// Whether the server runs as a demo, with simulated receivers and events.

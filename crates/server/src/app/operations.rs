@@ -8,13 +8,14 @@ use redrive_core::{
         OperationAction, OperationFilter, OperationKind, OperationState, OperationTarget,
     },
 };
-use redrive_engine::OperationActionError;
-use redrive_store::{ListingPage, Operation, OperationRequest, PageRequest};
+use redrive_engine::{OperationActionError, OperationStart};
+use redrive_store::{CreationKey, ListingPage, Operation, OperationRequest, PageRequest};
 use serde_json::json;
 
 use super::{
     Actor, App, AppError, ErrorCode, TenantView,
     audit::{AuditChange, AuditedAction},
+    creations::key_used,
     deliveries::DeliveryDetails,
     view::VisiblePage,
 };
@@ -104,13 +105,15 @@ impl App {
         Ok(self.engine.count_first_candidates(&view.id, &order).await?)
     }
 
-    /// Starts an operation now or schedules it for later.
+    /// Starts an operation now or schedules it for later. With an idempotency key, it is created only if that key was not
+    /// used before.
     pub async fn begin_operation(
         &self,
         actor: &Actor,
         tenant: impl Into<TenantView>,
         mut order: OperationRequest,
         start_at: Option<Time>,
+        key: Option<CreationKey>,
     ) -> Result<Operation, AppError> {
         let view = tenant.into();
         self.check_operation_request(&view, &mut order).await?;
@@ -124,12 +127,15 @@ impl App {
         let audited = AuditedAction { action, tenant: Some(&tenant_id), object: None };
         self.with_audit(actor, audited, async {
             let request = json!({"request": order, "start_at": start_at});
-            let started =
-                self.engine.begin_operation(tenant_id.clone(), order, start_at, actor.name.clone()).await?;
-            let Some(operation) = started else {
-                let detail =
-                    "this tenant has too many running bulk operations; wait for one to end, or cancel one";
-                return Err(AppError::conflict(ErrorCode::TooManyOperations, detail));
+            let by = actor.name.clone();
+            let operation = match self.engine.begin_operation(tenant_id.clone(), order, start_at, by, key).await? {
+                OperationStart::Started(operation) => *operation,
+                OperationStart::KeyUsed => return Err(key_used()),
+                OperationStart::TooMany => {
+                    let detail =
+                        "this tenant has too many running bulk operations; wait for one to end, or cancel one";
+                    return Err(AppError::conflict(ErrorCode::TooManyOperations, detail));
+                }
             };
             let change = AuditChange {
                 object: Some(operation.id.to_string()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redrive_core::{FieldError, KeyId, TenantId};
-use redrive_store::ApiKey;
+use redrive_store::{ApiKey, CreationKey};
 
 use super::{Actor, App, AppError, Capability, NewKey, Scope};
 
@@ -16,6 +16,16 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// send, so it reaches no server and no log.
 pub fn link(base: &str, token: &str) -> String {
     format!("{base}/portal#{token}")
+}
+
+/// Portal session to open.
+pub struct NewSession {
+    /// User of the session, for the audit log.
+    pub name: String,
+    /// Lifetime.
+    pub lasts: Duration,
+    /// Capabilities of the session.
+    pub capabilities: Vec<Capability>,
 }
 
 impl App {
@@ -33,10 +43,10 @@ impl App {
         &self,
         actor: &Actor,
         tenant_id: TenantId,
-        name: String,
-        lasts: Duration,
-        capabilities: &[Capability],
+        new: NewSession,
+        key: Option<CreationKey>,
     ) -> Result<(ApiKey, String), AppError> {
+        let NewSession { name, lasts, capabilities } = new;
         if lasts.is_zero() || lasts > MAX_TTL {
             let max = MAX_TTL.as_secs();
             return Err(FieldError::new("expires_in", format!("must be from 1 to {max} seconds")).into());
@@ -45,12 +55,12 @@ impl App {
             tenant_id: Some(tenant_id),
             name,
             scopes: vec![Scope::Read, Scope::Manage],
-            capabilities: capabilities.to_vec(),
+            capabilities,
             session: true,
             networks: Vec::new(),
             expires_at: Some(self.engine.clock().now() + lasts),
         };
-        self.create_key(actor, new).await
+        self.create_key(actor, new, key).await
     }
 
     /// Ends a session immediately.

@@ -191,7 +191,7 @@ impl App {
         Ok(hits)
     }
 
-    /// Finds webhooks whose URL or description contains the text.
+    /// Finds webhooks whose uid, URL or description contains the text.
     async fn find_webhooks(
         &self,
         view: &TenantView,
@@ -210,7 +210,9 @@ impl App {
             let is_last = webhooks.len() < PAGE_SIZE as usize;
             for webhook in webhooks {
                 let described = webhook.spec.description.as_deref().unwrap_or_default();
+                let uid = webhook.spec.uid.as_ref().map(ToString::to_string).unwrap_or_default();
                 let matched = match () {
+                    () if uid.to_lowercase().contains(&part) => "uid",
                     () if webhook.spec.url.to_lowercase().contains(&part) => "url",
                     () if described.to_lowercase().contains(&part) => "description",
                     () => continue,
@@ -266,7 +268,7 @@ impl App {
             for tenant in tenants.into_iter().filter(|tenant| Some(&tenant.id) != exact_id.as_ref()) {
                 let named = tenant.name.as_deref().unwrap_or_default();
                 let matched = match () {
-                    () if tenant.id.as_str().contains(&part) => "id",
+                    () if tenant.id.as_str().to_lowercase().contains(&part) => "id",
                     () if named.to_lowercase().contains(&part) => "name",
                     () => continue,
                 };

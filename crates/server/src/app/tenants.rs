@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    FieldError, KeyId, TenantId, Time, statistics::tenant_health::TenantHealth, tenancy::TenantRules,
+    FieldError, KeyId, TenantId, Time,
+    metadata::{self, Metadata},
+    statistics::tenant_health::TenantHealth,
+    tenancy::TenantRules,
 };
-use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
+use redrive_store::{ApiKey, CreationKey, CreationResult, NewObject, PageRequest, Tenant, Visibility};
 
 use super::{
     Actor, App, AppError, Caller, ErrorCode, NewKey, TenantView,
     across_tenants::{AllTenants, TenantChange, TenantOrder},
     audit::{self, AuditChange, AuditedAction},
+    creations::key_used,
+    keys::KeyCreation,
 };
 
 /// A tenant of a listing. Its health is unknown if it was created after the last count.
@@ -41,28 +46,35 @@ impl App {
         self.resolve_tenant(caller, Some(tenant_id.as_str())).await
     }
 
-    /// Creates a tenant.
+    /// Returns a tenant with default settings that is not stored.
+    pub fn new_tenant(&self, id: &str) -> Result<Tenant, AppError> {
+        let id = TenantId::parse(id).map_err(|invalid| FieldError::new("id", invalid.message))?;
+        let created_at = self.engine.clock().now();
+        let (metadata, rules) = (Metadata::default(), TenantRules::default());
+        Ok(Tenant { id, name: None, metadata, rules, created_at })
+    }
+
+    /// Creates a tenant. With a key, it is created only if the key was not used before.
     pub async fn create_tenant(
         &self,
         actor: &Actor,
-        id: &str,
-        name: Option<String>,
-        rules: TenantRules,
+        tenant: Tenant,
+        key: Option<CreationKey>,
     ) -> Result<Tenant, AppError> {
-        let id = TenantId::parse(id).map_err(|invalid| FieldError::new("id", invalid.message))?;
-        let tenant = Tenant { id: id.clone(), name, rules, created_at: self.engine.clock().now() };
         check(&tenant)?;
+        let id = tenant.id.clone();
         let audited =
             AuditedAction { action: "tenant.create", tenant: Some(&id), object: Some(id.to_string()) };
         let created = self.with_audit(actor, audited, async {
-            if !self.store().create_tenant(tenant.clone()).await? {
-                return Err(AppError::conflict(
-                    ErrorCode::TenantExists,
-                    format!(
-                        "the tenant {} exists or was deleted; ids are not reused, choose another one",
-                        tenant.id
-                    ),
-                ));
+            let created = match key {
+                None => self.store().create_tenant(tenant.clone()).await?,
+                Some(key) => match self.store().create(NewObject::Tenant(tenant.clone()), key).await? {
+                    CreationResult::KeyUsed(_) => return Err(key_used()),
+                    created => matches!(created, CreationResult::Created { .. }),
+                },
+            };
+            if !created {
+                return Err(tenant_exists(&tenant.id));
             }
             let after = Some(audit::tenant_json(&tenant));
             Ok((tenant, AuditChange { after, ..AuditChange::default() }))
@@ -71,6 +83,59 @@ impl App {
         self.tenant_health.apply(TenantChange::Stored(created.clone()));
         self.request_confirmations(&created.id, &created.rules.notifications.emails).await;
         Ok(created)
+    }
+
+    /// Changes a tenant, or creates it if it does not exist. Returns whether it was created.
+    pub async fn put_tenant(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: impl Fn(&mut Tenant),
+    ) -> Result<(Tenant, bool), AppError> {
+        let new = self.new_tenant(id)?;
+        loop {
+            if self.store().tenant(new.id.clone()).await?.is_some() {
+                match self.change_tenant(actor, new.id.clone(), &change).await {
+                    Err(AppError::NotFound(_)) => {}
+                    changed => return Ok((changed?, false)),
+                }
+            }
+            let mut tenant = new.clone();
+            change(&mut tenant);
+            match self.create_tenant(actor, tenant, None).await {
+                // It was created concurrently, unless it was deleted.
+                Err(error) if error.code() == ErrorCode::TenantExists => {
+                    self.store().tenant(new.id.clone()).await?.ok_or(error)?;
+                }
+                created => return Ok((created?, true)),
+            }
+        }
+    }
+
+    /// Returns the tenant that a caller names to publish or to open a portal session. With `create`, or if the server is
+    /// set up to do so, a tenant that does not exist is created.
+    pub async fn resolve_or_create_tenant(
+        &self,
+        actor: &Actor,
+        named: Option<&str>,
+        create: bool,
+    ) -> Result<TenantView, AppError> {
+        let (id, what) = match (self.resolve_tenant(actor, named).await, named) {
+            (Err(AppError::NotFound(what)), Some(id)) => (id, what),
+            (resolved, _) => return resolved,
+        };
+        match actor.may_create_tenants() {
+            true if create || self.rules.create_tenants => {
+                let (tenant, _) = self.put_tenant(actor, id, |_| {}).await?;
+                Ok(actor.view_of(tenant.id))
+            }
+            false if create => {
+                let why = "create_tenant: this caller may not create tenants; an admin key or a key of the \
+                           installation may";
+                Err(AppError::Forbidden(why.into()))
+            }
+            _ => Err(AppError::NotFound(what)),
+        }
     }
 
     /// Changes a tenant.
@@ -204,21 +269,35 @@ impl App {
         Ok(found)
     }
 
-    /// Creates a key for a tenant, or an admin key without one. Returns it with its secret, which is not available
-    /// later.
-    pub async fn create_key(&self, actor: &Actor, new: NewKey) -> Result<(ApiKey, String), AppError> {
+    /// Creates a key for a tenant, or for the installation without one. Returns it with its secret, which is not
+    /// available later. With an idempotency key, it is created only if that key was not used before.
+    pub async fn create_key(
+        &self,
+        actor: &Actor,
+        new: NewKey,
+        key: Option<CreationKey>,
+    ) -> Result<(ApiKey, String), AppError> {
         let now = self.engine.clock().now();
         check_key(&new, now)?;
         let tenant_id = new.tenant_id.clone();
         let action = if new.session { "portal_session.create" } else { "api_key.create" };
         let audited = AuditedAction { action, tenant: tenant_id.as_ref(), object: None };
         self.with_audit(actor, audited, async {
-            let created = self.keys.create(self.store(), new, now).await?;
-            let (key, secret) = created.ok_or(AppError::NotFound("tenant"))?;
+            let created = self.keys.create(self.store(), new, now, key).await?;
+            let (key, secret) = match created {
+                KeyCreation::Created(key, secret) => (*key, secret),
+                KeyCreation::NoTenant => return Err(AppError::NotFound("tenant")),
+                KeyCreation::KeyUsed => return Err(key_used()),
+            };
             let (object, after) = (Some(key.id.to_string()), Some(audit::key_json(&key)));
             Ok(((key, secret), AuditChange { object, after, before: None }))
         })
         .await
+    }
+
+    /// Returns a key of a tenant, or of the installation, even if it was revoked.
+    pub async fn key(&self, tenant_id: Option<TenantId>, id: KeyId) -> Result<ApiKey, AppError> {
+        self.store().key(tenant_id, id).await?.ok_or(AppError::NotFound("API key"))
     }
 
     /// Lists the keys of a tenant, or the admin keys without one.
@@ -251,6 +330,11 @@ impl App {
     }
 }
 
+fn tenant_exists(id: &TenantId) -> AppError {
+    let detail = format!("the tenant {id} exists or was deleted; ids are not reused, choose another one");
+    AppError::conflict(ErrorCode::TenantExists, detail)
+}
+
 fn check_key(new: &NewKey, now: Time) -> Result<(), AppError> {
     if new.name.len() > 256 || new.name.chars().any(char::is_control) {
         return Err(FieldError::new("name", "must be at most 256 bytes without control characters").into());
@@ -273,5 +357,6 @@ fn check(tenant: &Tenant) -> Result<(), AppError> {
     if tenant.name.as_ref().is_some_and(|name| name.len() > 256 || name.chars().any(char::is_control)) {
         return Err(FieldError::new("name", "must be at most 256 bytes without control characters").into());
     }
+    metadata::validate(&tenant.metadata)?;
     Ok(tenant.rules.validate()?)
 }

@@ -11,17 +11,18 @@ use redrive_core::{
     security::signature::{self, LiveSecret, Secret},
     time::HumanDuration,
     webhook::{
-        SuppliedCredentials, Webhook, WebhookSpec, WebhookState, caps::EffectiveLimits,
+        SuppliedCredentials, Webhook, WebhookSpec, WebhookState, caps::EffectiveLimits, uid::WebhookUid,
         verification::Verification,
     },
 };
 use redrive_engine::{CircuitAction, EventDraft, PublishReceipt, clock};
-use redrive_store::PageRequest;
+use redrive_store::{CreationKey, CreationResult, PageRequest};
 
 use super::{
     Actor, App, AppError, Caller, Capability, ErrorCode, TenantSelection, TenantView,
     audit::{self, AuditChange, AuditedAction},
     confirmations::owner_email,
+    creations::key_used,
 };
 
 /// Event type of the test event.
@@ -32,12 +33,14 @@ pub const MAX_FORCE: Duration = Duration::from_secs(30 * 24 * 3600);
 pub const DEFAULT_OVERLAP: HumanDuration = HumanDuration::secs(24 * 3600);
 
 impl App {
-    /// Creates a webhook with the given secret or a generated one.
+    /// Creates a webhook with the given secret or a generated one. With an idempotency key, it is created only if that key
+    /// was not used before.
     pub async fn create_webhook(
         &self,
         actor: &Actor,
         tenant: impl Into<TenantView>,
         new: NewWebhook,
+        key: Option<CreationKey>,
     ) -> Result<Webhook, AppError> {
         let NewWebhook { mut spec, secret, state, forced_until } = new;
         let tenant_id = tenant.into().id;
@@ -66,12 +69,13 @@ impl App {
         let (owner, object) = (webhook.tenant_id.clone(), Some(webhook.id.to_string()));
         let audited = AuditedAction { action: "webhook.create", tenant: Some(&owner), object };
         let created = self.with_audit(actor, audited, async {
-            let is_created = match forced {
-                Some(forced) => self.engine.create_forced_webhook(webhook.clone(), forced).await?,
-                None => self.engine.create_webhook(webhook.clone()).await?,
-            };
-            if !is_created {
-                return Err(AppError::NotFound("tenant"));
+            match self.engine.create_webhook(webhook.clone(), forced, key).await? {
+                CreationResult::Created { .. } => {}
+                CreationResult::KeyUsed(_) => return Err(key_used()),
+                CreationResult::Exists => return Err(AppError::uid_taken()),
+                CreationResult::NoTenant | CreationResult::LimitReached => {
+                    return Err(AppError::NotFound("tenant"));
+                }
             }
             let after = Some(audit::webhook_json(&webhook));
             Ok((webhook, AuditChange { after, ..AuditChange::default() }))
@@ -79,6 +83,37 @@ impl App {
         let created = created.await?;
         self.request_owner_confirmation(&created, None).await;
         Ok(created)
+    }
+
+    /// Changes the webhook with this uid as [`App::update_webhook`] does, or creates it if the tenant has none. Returns
+    /// whether it was created.
+    pub async fn put_webhook(
+        &self,
+        actor: &Actor,
+        tenant: &TenantView,
+        uid: &WebhookUid,
+        new: impl Fn() -> Result<NewWebhook, AppError>,
+        mut change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+        force_open_until: Option<Option<Time>>,
+    ) -> Result<(Webhook, bool), AppError> {
+        loop {
+            if let Some(id) = self.find_webhook_by_uid(tenant, uid).await? {
+                match self.update_webhook(actor, tenant, id, &mut change, force_open_until).await {
+                    // It was deleted concurrently.
+                    Err(AppError::NotFound("webhook")) => {}
+                    changed => return Ok((changed?, false)),
+                }
+            }
+            let mut new = new()?;
+            new.spec.uid = Some(uid.clone());
+            match self.create_webhook(actor, tenant.clone(), new, None).await {
+                // It was created concurrently, unless this caller may not see it.
+                Err(error) if error.code() == ErrorCode::WebhookExists => {
+                    self.find_webhook_by_uid(tenant, uid).await?.ok_or(error)?;
+                }
+                created => return Ok((created?, true)),
+            }
+        }
     }
 
     fn check(&self, by: &Caller, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), AppError> {
@@ -107,6 +142,10 @@ impl App {
             |field: &str, what: &str| Err(AppError::Forbidden(format!("{field}: a portal session {what}")));
         if spec.managed_by != old.managed_by {
             return forbid("managed_by", "may not change who manages a webhook");
+        }
+        // The application finds its webhooks by their uids.
+        if spec.uid != old.uid {
+            return forbid("uid", "may not set the uid of a webhook");
         }
         let changed = [
             ("max_in_flight", spec.max_in_flight != old.max_in_flight),
@@ -484,6 +523,7 @@ impl App {
         tenant: impl Into<TenantView>,
         id: WebhookId,
         data: Bytes,
+        idempotency_key: Option<Box<str>>,
     ) -> Result<PublishReceipt, AppError> {
         let view = tenant.into();
         let webhook = self.webhook(&view, id).await?;
@@ -499,7 +539,7 @@ impl App {
             tenant_id: view.id,
             event_type: TEST_EVENT.into(),
             data,
-            idempotency_key: None,
+            idempotency_key,
             source: None,
             subject: None,
             metadata: None,

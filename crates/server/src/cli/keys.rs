@@ -13,7 +13,7 @@ use super::{
     run::DEV_KEY,
 };
 use crate::{
-    app::{KeyCache, NewKey, Scope, audit},
+    app::{KeyCache, NewKey, Scope, audit, keys::KeyCreation},
     config::{Backend, Config, Profile},
     store,
 };
@@ -166,7 +166,10 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
             let entry =
                 audit::begin_cli_entry(&*store, now, "api_key.create", tenant_id.clone(), None).await?;
             let new = NewKey { tenant_id, name: args.name, scopes, ..NewKey::default() };
-            let created = keys.create(&*store, new, now).await?;
+            let created = match keys.create(&*store, new, now, None).await? {
+                KeyCreation::Created(key, secret) => Some((key, secret)),
+                KeyCreation::NoTenant | KeyCreation::KeyUsed => None,
+            };
             let id = created.as_ref().map(|(key, _)| key.id.to_string());
             audit::finish_cli_entry(&*store, entry, id, created.is_some()).await?;
             let missing = || CliError::message(format!("no such tenant: {}", args.which.tenant));

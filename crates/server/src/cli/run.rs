@@ -315,6 +315,7 @@ async fn assemble(
         max_named_values: config.metrics.max_named,
         retry: config.retry_policy()?,
         public_url: config.server.public_base().map(str::to_owned),
+        create_tenants: config.server.create_tenants,
         user_login,
         demo,
     };

@@ -46,6 +46,9 @@ section! {
         /// Base URL of links for people, such as `https://hooks.example.com`; may have a path, but no query or
         /// fragment. Unless set, a link begins [as the request](#behind-a-proxy) that created it.
         pub public_url: Option<String>,
+        /// Whether publishing and opening a portal session create the named tenant if it does not exist, as `create_tenant:
+        /// true` does in a request. Only for callers that may create tenants.
+        pub create_tenants: bool,
         /// Networks of [proxies](#behind-a-proxy) whose forwarding headers are trusted, such as `["10.1.0.0/16"]`. None
         /// by default, since any client can send `X-Forwarded-For` and `X-Forwarded-Proto`. `0.0.0.0/0` and `::/0` are
         /// rejected.
@@ -70,6 +73,7 @@ impl Default for Server {
             tls_cert: None,
             tls_key: None,
             public_url: None,
+            create_tenants: false,
             trusted_proxies: Vec::new(),
             cors_origins: Vec::new(),
         }

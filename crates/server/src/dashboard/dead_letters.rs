@@ -93,7 +93,7 @@ pub(super) async fn list(
     let paging = query.query.paging().or_limit(PAGE_SIZE);
     let tenant = viewer.tenant.clone();
     // A status filter is ignored: every dead letter has the same status.
-    let filter = DeliveryFilter { status: None, ..query.query.filter()? };
+    let filter = DeliveryFilter { status: None, ..query.query.filter(&app, &tenant).await? };
     let bulk = Bulk::for_filter(&filter);
     let stats = app.dead_stats(tenant.clone(), filter_for_counts(filter.clone())).await?;
     let found = app.list_dead(tenant.clone(), filter, paging.request()?).await?;

@@ -215,13 +215,13 @@ pub(super) trait PageQuery: DeserializeOwned {
 
 impl PageQuery for DeliveryQuery {
     fn check(&self) -> Result<(), Problem> {
-        self.selection().map(drop)
+        self.filter_for(Vec::new()).map(drop)
     }
 }
 
 impl PageQuery for AttemptQuery {
     fn check(&self) -> Result<(), Problem> {
-        self.filter().map(drop)
+        self.filter_for(None).map(drop)
     }
 }
 

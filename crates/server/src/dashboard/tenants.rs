@@ -109,8 +109,7 @@ pub(super) async fn list(
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
     let mut order = query.query.order()?;
-    // Ids are lower case, so the prefix ignores case.
-    order.prefix = order.prefix.map(|prefix| prefix.trim().to_lowercase());
+    order.prefix = order.prefix.map(|prefix| prefix.trim().to_owned());
     let all = viewer.actor().require_all_tenants()?;
     let (tenants, counted_at) = app.list_tenants_with_health(all, &order, paging.request()?).await?;
     let page = paging.page(tenants, |row| row.tenant.id.clone(), |row| row);
@@ -149,6 +148,14 @@ impl OnePage {
             choice(Capability::Secrets, "see and rotate signing secrets"),
             choice(Capability::Limits, "change limits and retries"),
         ]
+    }
+
+    /// Returns the metadata as a JSON object; empty if there is none.
+    fn metadata(&self) -> String {
+        match self.tenant.metadata.is_empty() {
+            true => String::new(),
+            false => serde_json::to_string(&self.tenant.metadata).unwrap_or_default(),
+        }
     }
 
     fn is_default(&self) -> bool {

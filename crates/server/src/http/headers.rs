@@ -79,7 +79,7 @@ pub(super) fn finish(headers: &mut HeaderMap, id: &RequestId, shown: ResponseKin
 
 /// Response headers that a page of another origin may read.
 pub(super) const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "x-request-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset",
+    "x-request-id, idempotency-replayed, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset",
 );
 /// Request headers that a page of another origin may send.
 pub(super) const SENT: HeaderValue =

@@ -281,7 +281,7 @@ async fn invalid_ids_paths_methods_and_queries_are_rejected() {
         ("status=broken", "status"),
         ("failure_category=bad_luck", "failure_category"),
         ("from=yesterday", "RFC 3339"),
-        ("webhook_id=x", "webhook_id"),
+        ("webhook_id=wh_x", "webhook_id"),
         ("colour=blue", "colour"),
     ] {
         let response = api.get(&format!("/v1/deliveries?{query}")).await;

@@ -77,6 +77,7 @@ async fn start_fixture(store: Arc<dyn Store>, keep: Box<dyn Any>) -> Fixture {
     let engine = Engine::start(store.clone(), egress, clock.clone(), settings, &mut metrics).await.unwrap();
     let keys = KeyCache::load(&*store, None).await.unwrap();
     let rules = AppSettings {
+        create_tenants: false,
         role: Role::All,
         urls: UrlRules { allow_http: true, egress: rules.clone() },
         max_payload_bytes: 1000,
@@ -130,7 +131,8 @@ impl Fixture {
             created_at: now,
             updated_at: now,
         };
-        assert!(self.app.engine().create_webhook(webhook.clone()).await.unwrap());
+        let created = self.app.engine().create_webhook(webhook.clone(), None, None).await.unwrap();
+        assert!(matches!(created, redrive_store::CreationResult::Created { .. }), "{created:?}");
         webhook
     }
 
@@ -246,7 +248,13 @@ async fn overview_reports_traffic_queue_circuits_and_dead_letters(fixture: Fixtu
     }
     // Another tenant sees none of it.
     let other = TenantId::parse("globex").unwrap();
-    let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: START };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: Default::default(),
+        created_at: START,
+    };
     assert!(fixture.store.create_tenant(tenant).await.unwrap());
     let overview = fixture.app.overview(other, Range::Day).await.unwrap();
     assert_eq!((overview.traffic.total.attempts, overview.queue.total, overview.dead.size), (0, 0, 0));

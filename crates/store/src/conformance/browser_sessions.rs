@@ -40,6 +40,7 @@ async fn create_key(harness: &Harness, tenant_id: &TenantId, hash: [u8; 32]) -> 
     let key = ApiKey {
         id: KeyId::new(at(0), &harness.next()),
         tenant_id: Some(tenant_id.clone()),
+        installation: false,
         name: "browser".into(),
         hash,
         scopes: 2,
@@ -166,7 +167,13 @@ pub async fn revoked_key_ends_its_sessions(harness: &Arc<Harness>) {
 
 pub async fn deleted_tenant_ends_the_sessions_of_its_keys(harness: &Arc<Harness>) {
     let other = TenantId::parse("globex").unwrap();
-    let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: Default::default(),
+        created_at: at(1),
+    };
     assert!(harness.store().create_tenant(tenant).await.unwrap());
     create_key(harness, &harness.tenant_id, KEY).await;
     create_key(harness, &other, OTHER_KEY).await;

@@ -46,7 +46,13 @@ async fn confirm(harness: &Harness, tenant_id: &TenantId, address: &str, now: i6
 
 async fn other_tenant(harness: &Harness) -> TenantId {
     let other = TenantId::parse("globex").unwrap();
-    let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: Default::default(),
+        created_at: at(1),
+    };
     harness.store().create_tenant(tenant).await.unwrap();
     other
 }

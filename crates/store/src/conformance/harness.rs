@@ -160,6 +160,7 @@ impl Harness {
         let tenant = Tenant {
             id: id.clone(),
             name: Some(name.to_uppercase()),
+            metadata: Default::default(),
             rules: TenantRules::default(),
             created_at: at(0),
         };

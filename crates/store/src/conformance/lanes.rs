@@ -162,7 +162,7 @@ async fn wait_on(harness: &Harness, webhook_id: WebhookId, tenant: &Tenant, due:
 async fn pooled(harness: &Harness, name: &str, pool: &str) -> (Tenant, LaneKey) {
     let rules = TenantRules { pool: Some(pool.into()), ..TenantRules::default() };
     let id = redrive_core::TenantId::parse(name).unwrap();
-    let tenant = Tenant { id, name: None, rules, created_at: at(0) };
+    let tenant = Tenant { id, metadata: Default::default(), name: None, rules, created_at: at(0) };
     assert!(harness.store().create_tenant(tenant.clone()).await.unwrap());
     let webhook = harness.webhook_of(&tenant.id);
     let response = harness.store().create_webhook(webhook.clone()).await.unwrap();

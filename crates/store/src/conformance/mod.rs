@@ -14,6 +14,7 @@ pub mod backlog;
 pub mod browser_sessions;
 pub mod claim;
 pub mod clock;
+pub mod creations;
 pub mod dead;
 pub mod email_addresses;
 pub mod erasure;
@@ -44,6 +45,7 @@ pub mod secrets;
 pub mod tenancy;
 pub mod tickets;
 pub mod unsubscriptions;
+pub mod webhook_uids;
 pub mod webhooks;
 
 use std::{any::Any, future::Future, pin::Pin, sync::Arc};
@@ -399,6 +401,7 @@ macro_rules! conformance_suite {
             tenant_can_be_changed,
             rules_of_several_tenants_are_read_together,
             tenants_are_listed_by_name_in_pages,
+            tenant_ids_are_compared_by_their_bytes,
             key_requires_its_tenant,
             keys_are_listed_newest_first_in_pages,
             key_is_live_until_revoked,
@@ -407,6 +410,22 @@ macro_rules! conformance_suite {
             deleted_tenant_is_inactive_and_its_name_stays_reserved,
             last_use_of_a_key_is_recorded,
             portal_sessions_are_unlisted_keys_and_pruned_when_ended,
+        }
+        $crate::conformance_theme! { $open, creations:
+            every_kind_of_object_is_created_once_per_key,
+            key_of_another_body_names_the_first_object,
+            keys_of_tenants_and_of_the_installation_are_separate,
+            refused_creation_claims_no_key,
+            creation_key_is_held_until_the_confirmed_time_reaches_its_expiry,
+            concurrent_creations_with_one_key_create_one_object,
+            expired_creation_keys_are_pruned_in_bounded_steps,
+        }
+        $crate::conformance_theme! { $open, webhook_uids:
+            webhook_is_found_by_its_uid_in_its_tenant_only,
+            uid_of_another_webhook_is_refused_and_nothing_changes,
+            changed_or_removed_uid_is_free,
+            uid_of_a_deleted_webhook_is_free,
+            concurrent_creations_with_one_uid_store_one_webhook,
         }
         $crate::conformance_theme! { $open, email_addresses:
             confirmation_is_requested_and_claimed_once,
@@ -565,6 +584,7 @@ mod tests {
             include_str!("claim.rs"),
             include_str!("clock.rs"),
             include_str!("erasure.rs"),
+            include_str!("creations.rs"),
             include_str!("dead.rs"),
             include_str!("event_types.rs"),
             include_str!("runtime_state.rs"),
@@ -591,6 +611,7 @@ mod tests {
             include_str!("tickets.rs"),
             include_str!("unsubscriptions.rs"),
             include_str!("maintenance.rs"),
+            include_str!("webhook_uids.rs"),
             include_str!("webhooks.rs"),
         ];
         for line in themes.iter().flat_map(|theme| theme.lines()) {

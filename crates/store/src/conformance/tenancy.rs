@@ -24,6 +24,7 @@ fn key(harness: &Harness, tenant_id: Option<&TenantId>) -> ApiKey {
     ApiKey {
         id: KeyId::new(at(0), &random),
         tenant_id: tenant_id.cloned(),
+        installation: false,
         name: "deploy \u{1f511}".into(),
         hash,
         scopes: 5,
@@ -78,7 +79,8 @@ pub async fn tenant_is_created_once(harness: &Arc<Harness>) {
             language: Some(Language::De),
         },
     };
-    let tenant = Tenant { id: id.clone(), name: None, rules, created_at: at(7) };
+    let metadata = serde_json::from_str(r#"{"plan": "gold", "seats": 1.00}"#).unwrap();
+    let tenant = Tenant { id: id.clone(), metadata, name: None, rules, created_at: at(7) };
     assert!(harness.store().create_tenant(tenant.clone()).await.unwrap());
     let again = Tenant { name: Some("Another".into()), ..tenant.clone() };
     assert!(!harness.store().create_tenant(again).await.unwrap());
@@ -142,6 +144,29 @@ pub async fn tenants_are_listed_by_name_in_pages(harness: &Arc<Harness>) {
     assert_eq!(list(Some("default"), 0, 3).await, all[3..6]);
     assert_eq!(list(Some("default"), 2, 3).await, all[5..]);
     assert_eq!(list(Some("zoo"), 0, 3).await, all[7..]);
+}
+
+pub async fn tenant_ids_are_compared_by_their_bytes(harness: &Arc<Harness>) {
+    let ids = ["ORG_1", "Org_1", "org.1", "org:1", "org_1", "org_01EHZNVPK3SFK441A1RGBFSHRT"];
+    for id in ids {
+        harness.new_tenant(id).await;
+    }
+    for id in ids {
+        let id = TenantId::parse(id).unwrap();
+        let found = harness.store().tenant(id.clone()).await.unwrap().unwrap();
+        assert_eq!((&found.id, found.name), (&id, Some(id.as_str().to_uppercase())));
+        let changes = harness.store().config_changes(id, 0, 10).await.unwrap();
+        assert!(changes.unwrap().webhooks.is_empty());
+    }
+    assert_eq!(harness.store().tenant(TenantId::parse("oRG_1").unwrap()).await.unwrap(), None);
+    let listed =
+        harness.store().list_tenants(PageRequest { after: None, offset: 0, limit: 100 }).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|tenant| tenant.id.as_str()).collect();
+    let mut sorted = [&ids[..], &["acme", "default"]].concat();
+    sorted.sort_unstable();
+    assert_eq!(listed, sorted);
+    let after = PageRequest { after: Some(TenantId::parse("Org_1").unwrap()), offset: 0, limit: 1 };
+    assert_eq!(harness.store().list_tenants(after).await.unwrap()[0].id.as_str(), "acme");
 }
 
 pub async fn key_requires_its_tenant(harness: &Arc<Harness>) {
@@ -254,8 +279,13 @@ pub async fn deleted_tenant_is_inactive_and_its_name_stays_reserved(harness: &mu
     let keys = list(harness, Some(&tenant_id)).await;
     assert_eq!((keys[0].id, keys[0].revoked_at), (own.id, Some(at(5))));
     assert!(!harness.store().create_key(key(harness, Some(&tenant_id))).await.unwrap());
-    let again =
-        Tenant { id: tenant_id.clone(), name: None, rules: TenantRules::default(), created_at: at(9) };
+    let again = Tenant {
+        id: tenant_id.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: TenantRules::default(),
+        created_at: at(9),
+    };
     assert!(
         !harness.store().create_tenant(again.clone()).await.unwrap(),
         "the id of a deleted tenant is not reused"

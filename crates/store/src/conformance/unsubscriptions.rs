@@ -92,7 +92,13 @@ pub async fn unsubscriptions_belong_to_the_tenant_and_are_deleted_with_it(harnes
         harness.store().unsubscribe(tenant_id.clone(), OPS.into(), NotificationKind::DeliveryDead, at(5))
     };
     assert!(!gone(&other).await.unwrap(), "the tenant does not exist");
-    let tenant = Tenant { id: other.clone(), name: None, rules: Default::default(), created_at: at(1) };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules: Default::default(),
+        created_at: at(1),
+    };
     harness.store().create_tenant(tenant).await.unwrap();
     assert!(gone(&other).await.unwrap());
     assert_eq!(listed(harness).await, []);

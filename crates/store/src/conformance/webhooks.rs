@@ -18,6 +18,7 @@ use redrive_core::{
     webhook::{
         ManagedBy, Owner, Webhook, WebhookSpec, WebhookState,
         confidential::{EndpointAuth, SecretString},
+        uid::WebhookUid,
         verification::Verification,
     },
 };
@@ -47,6 +48,7 @@ pub async fn webhook_is_stored_unchanged(harness: &Arc<Harness>) {
         |n, expires_at| LiveSecret { secret: Secret::from_bytes(&[n; 32]), created_at: at(1), expires_at };
     let webhook = Webhook {
         spec: WebhookSpec {
+            uid: Some(WebhookUid::parse("crm:EU-1.orders_2").unwrap()),
             url: "https://example.com/ünïcode?a='b\"".into(),
             description: Some("two\nlines".into()),
             owner: Some(Owner {

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// All tables in the order in which they are copied. Lanes are created again at the end; nodes, assignments and
 /// the change log are of no use to other nodes. Browser sessions are not copied: people log in again.
-pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
+pub(crate) const TABLE_COPIES: [TableCopy; 27] = [
     TableCopy::new(
         "tenants",
         "tenants t",
@@ -124,6 +124,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
             text("pool").read_with("coalesce(json_extract(t.rules, '$.pool'), 'default')"),
             big("created_at"),
             big("deleted_at"),
+            text("metadata"),
         ],
     ),
     TableCopy::new(
@@ -142,6 +143,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
             big("expires_at"),
             big("revoked_at"),
             big("last_used_at"),
+            flag("installation"),
         ],
     ),
     TableCopy::new(
@@ -203,6 +205,7 @@ pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
             big("expires_at"),
             big("created_at"),
             big("updated_at"),
+            text("uid"),
         ],
     ),
     TableCopy::new(
@@ -283,6 +286,12 @@ pub(crate) const TABLE_COPIES: [TableCopy; 26] = [
         "idempotency_keys t",
         &[text("tenant_id"), bytes("key_hash")],
         &[text("tenant_id"), bytes("key_hash"), id("event_id"), bytes("body_hash"), big("expires_at")],
+    ),
+    TableCopy::new(
+        "creation_keys",
+        "creation_keys t",
+        &[text("tenant_id"), bytes("key_hash")],
+        &[text("tenant_id"), bytes("key_hash"), bytes("body_hash"), text("object"), big("expires_at")],
     ),
     TableCopy::new(
         "events",

@@ -1,7 +1,7 @@
 //! Tenants and API keys.
 
 use ipnet::IpNet;
-use redrive_core::{KeyId, TenantId, Time, tenancy::TenantRules};
+use redrive_core::{KeyId, TenantId, Time, metadata::Metadata, tenancy::TenantRules};
 
 /// A tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct Tenant {
     pub id: TenantId,
     /// Display name.
     pub name: Option<String>,
+    /// Metadata set by the application.
+    pub metadata: Metadata,
     /// Its rules: pool, limits, quotas and notification preferences.
     pub rules: TenantRules,
     /// Creation time.
@@ -21,8 +23,10 @@ pub struct Tenant {
 pub struct ApiKey {
     /// Its id.
     pub id: KeyId,
-    /// Its tenant; `None` for an admin key.
+    /// Its tenant; `None` for a key of the whole installation.
     pub tenant_id: Option<TenantId>,
+    /// Whether a key of the whole installation is limited to its scopes; otherwise it is an admin key.
+    pub installation: bool,
     /// Name given by its owner.
     pub name: String,
     /// SHA-256 of the key.

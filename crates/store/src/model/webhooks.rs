@@ -29,6 +29,8 @@ pub enum UpdateResult {
     Stale,
     /// There is no such webhook, or no such tenant.
     NotFound,
+    /// Another webhook of the tenant has its uid.
+    Exists,
 }
 
 /// A webhook with the configuration version of its last change.

@@ -28,11 +28,11 @@ const TENANT_OF_EVENT: &str =
 const TENANT_OF_DELIVERY: &str = "SELECT d.tenant_id FROM deliveries d WHERE d.id = $1::uuid";
 const TENANT_OF_WEBHOOK: &str = "SELECT w.tenant_id FROM webhooks w WHERE w.id = $1::uuid";
 /// The resolution 1 is a minute. Dead letters are counted up to $4 per tenant.
-const ACTIVITY: &str = "SELECT t.id, t.name, t.rules, t.created_at, r.attempts, r.successes, r.delivered, r.dead,
-            r.cancelled,
+const ACTIVITY: &str = "SELECT t.id, t.name, t.rules, t.created_at, t.metadata, r.attempts, r.successes, r.delivered,
+            r.dead, r.cancelled,
             (SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant_id = t.id
                                    ORDER BY x.delivery_id DESC LIMIT $4) x)
-     FROM (SELECT id, name, rules, created_at FROM tenants WHERE id > $1 AND deleted_at IS NULL
+     FROM (SELECT id, name, rules, created_at, metadata FROM tenants WHERE id > $1 AND deleted_at IS NULL
            ORDER BY id LIMIT $2 OFFSET 0) t
      CROSS JOIN LATERAL (
          SELECT coalesce(sum(r.attempts), 0)::bigint AS attempts, coalesce(sum(r.successes), 0)::bigint AS successes,
@@ -233,13 +233,13 @@ async fn activity(
     let rows = session.query(ACTIVITY, &values).await?;
     let number = |row: &Row, column| plain::<i64>(row, column).map(i64::unsigned_abs);
     let read = |row: &Row| {
-        let (delivered, dead, cancelled) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
+        let (delivered, dead, cancelled) = (number(row, 7)?, number(row, 8)?, number(row, 9)?);
         Ok::<_, Failure>(TenantActivity {
             tenant: tenancy::read_tenant(row)?,
-            attempts: number(row, 4)?,
-            successes: number(row, 5)?,
+            attempts: number(row, 5)?,
+            successes: number(row, 6)?,
             ended: EndedCounts { delivered, dead, cancelled },
-            dead_letters: number(row, 9)?,
+            dead_letters: number(row, 10)?,
             failures: Vec::new(),
         })
     };

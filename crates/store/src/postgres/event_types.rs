@@ -99,7 +99,8 @@ impl EventTypeChanges for Postgres {
     }
 }
 
-async fn create(tx: Tx, event_type: &EventType, max: usize) -> Result<RegisterResult, Failure> {
+/// Registers an event type, unless the tenant already has `max`.
+pub(super) async fn create(tx: Tx, event_type: &EventType, max: usize) -> Result<RegisterResult, Failure> {
     let tenant_id = &event_type.tenant_id;
     // The tenant's lock prevents concurrent registrations.
     tenancy::lock(&tx, tenant_id).await?;

@@ -29,15 +29,22 @@ const PARTITION_LEAD_TIME: Duration = Duration::from_secs(45 * 24 * 3600);
 pub(super) const PLANNED_STATEMENTS: [(&str, &str); 2] =
     [("overdue unclaimed lanes", SELECT_UNCLAIMED_LANES), ("overdue claimed lanes", SELECT_CLAIMED_LANES)];
 
+const PRUNE_EVENT_KEYS: &str = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
+     SELECT ctid FROM idempotency_keys WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
+     FOR UPDATE SKIP LOCKED))";
+const PRUNE_CREATION_KEYS: &str = "DELETE FROM creation_keys WHERE ctid = ANY(ARRAY(
+     SELECT ctid FROM creation_keys WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
+     FOR UPDATE SKIP LOCKED))";
+
 impl Maintenance for Postgres {
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         Box::pin(async move {
-            let delete = "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
-                 SELECT ctid FROM idempotency_keys WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
-                 FOR UPDATE SKIP LOCKED))";
             let limit = limit as i64;
-            let pruned =
-                self.write(|tx| async move { tx.execute(delete, &[&Col(now), &limit]).await }).await?;
+            let mut pruned = 0;
+            for delete in [PRUNE_EVENT_KEYS, PRUNE_CREATION_KEYS] {
+                pruned +=
+                    self.write(|tx| async move { tx.execute(delete, &[&Col(now), &limit]).await }).await?;
+            }
             Ok(pruned as usize)
         })
     }

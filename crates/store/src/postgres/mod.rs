@@ -15,6 +15,7 @@ mod claim;
 mod clock;
 mod connect;
 mod convert;
+mod creations;
 mod dead;
 mod durability;
 mod email_addresses;

@@ -287,7 +287,7 @@ impl Operations for Postgres {
     }
 }
 
-async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
+pub(super) async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
     let request = serde_json::to_string(&operation.order)?;
     tx.execute(
         INSERT_OPERATION,

@@ -18,7 +18,7 @@ macro_rules! keys {
     ($rest:literal) => {
         concat!(
             "SELECT id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
-             last_used_at
+             last_used_at, installation
              FROM api_keys ",
             $rest
         )
@@ -51,7 +51,8 @@ impl Tenancy for Postgres {
             self.read(|session| {
                 let id = &id;
                 async move {
-                    let found = "SELECT id, name, rules, created_at FROM tenants WHERE id = $1 AND deleted_at IS NULL";
+                    let found = "SELECT id, name, rules, created_at, metadata FROM tenants
+                                 WHERE id = $1 AND deleted_at IS NULL";
                     let row = session.query_opt(found, &[&id.as_str()]).await?;
                     row.map(|row| read_tenant(&row)).transpose()
                 }
@@ -69,6 +70,18 @@ impl Tenancy for Postgres {
             let created = self.administer(|tx| create_key(tx, &key)).await?;
             self.shared.hints.change();
             Ok(created)
+        })
+    }
+
+    fn key(&self, tenant_id: Option<TenantId>, id: KeyId) -> StoreFuture<'_, Option<ApiKey>> {
+        Box::pin(async move {
+            let tenant_id = tenant_id.as_ref().map(TenantId::as_str);
+            let found = keys!("WHERE id = $1 AND tenant_id IS NOT DISTINCT FROM $2");
+            self.read_for_user(|session| async move {
+                let row = session.query_opt(found, &[&Col(id), &tenant_id]).await?;
+                row.as_ref().map(read_key).transpose()
+            })
+            .await
         })
     }
 
@@ -132,10 +145,10 @@ pub(super) async fn lock(tx: &Session, tenant_id: &TenantId) -> Result<(), Failu
     Ok(())
 }
 
-async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
+pub(super) async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
     let created = tx
         .execute(
-            "INSERT INTO tenants (id, name, rules, pool, created_at) VALUES ($1, $2, $3, $4, $5)
+            "INSERT INTO tenants (id, name, rules, pool, created_at, metadata) VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT DO NOTHING",
             &[
                 &tenant.id.as_str(),
@@ -143,6 +156,7 @@ async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
                 &to_json(&tenant.rules)?,
                 &tenant.rules.pool(),
                 &Col(tenant.created_at),
+                &to_json(&tenant.metadata)?,
             ],
         )
         .await?;
@@ -153,9 +167,9 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
     let pool = tenant.rules.pool();
     let changed = tx
         .execute(
-            "UPDATE tenants SET name = $2, rules = $3, pool = $4, config_version = config_version + 1
+            "UPDATE tenants SET name = $2, rules = $3, pool = $4, metadata = $5, config_version = config_version + 1
              WHERE id = $1 AND deleted_at IS NULL",
-            &[&tenant.id.as_str(), &tenant.name, &to_json(&tenant.rules)?, &pool],
+            &[&tenant.id.as_str(), &tenant.name, &to_json(&tenant.rules)?, &pool, &to_json(&tenant.metadata)?],
         )
         .await?;
     // In the order in which all transactions lock lanes.
@@ -192,13 +206,13 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
 async fn list_tenants(session: Tx, page: &PageRequest<TenantId>) -> Result<Vec<Tenant>, Failure> {
     let after = page.after.as_ref().map_or("", TenantId::as_str);
     let listed =
-        "SELECT id, name, rules, created_at FROM tenants WHERE id > $1 AND deleted_at IS NULL ORDER BY id
+        "SELECT id, name, rules, created_at, metadata FROM tenants WHERE id > $1 AND deleted_at IS NULL ORDER BY id
          LIMIT $2 OFFSET $3";
     let rows = session.query(listed, &[&after, &i64::from(page.limit), &i64::from(page.offset)]).await?;
     rows.iter().map(read_tenant).collect()
 }
 
-async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
+pub(super) async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
     let tenant = key.tenant_id.as_ref().map(TenantId::as_str);
     if let Some(tenant) = tenant
         && !tx.exists("SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL", &[&tenant]).await?
@@ -206,8 +220,9 @@ async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
         return Ok(false);
     }
     tx.execute(
-        "INSERT INTO api_keys (id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO api_keys (id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at,
+                               installation)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         &[
             &Col(key.id),
             &tenant,
@@ -218,6 +233,7 @@ async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
             &to_json(&key.networks)?,
             &Col(key.created_at),
             &key.expires_at.map(Col),
+            &key.installation,
         ],
     )
     .await?;
@@ -268,7 +284,13 @@ pub(super) async fn rules_of(session: Tx, ids: &[TenantId]) -> Result<Vec<(Tenan
 }
 
 pub(super) fn read_tenant(row: &Row) -> Result<Tenant, Failure> {
-    Ok(Tenant { id: get(row, 0)?, name: plain(row, 1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
+    Ok(Tenant {
+        id: get(row, 0)?,
+        name: plain(row, 1)?,
+        rules: from_json(row, 2)?,
+        created_at: get(row, 3)?,
+        metadata: from_json(row, 4)?,
+    })
 }
 
 fn read_key(row: &Row) -> Result<ApiKey, Failure> {
@@ -284,5 +306,6 @@ fn read_key(row: &Row) -> Result<ApiKey, Failure> {
         expires_at: get_opt(row, 8)?,
         revoked_at: get_opt(row, 9)?,
         last_used_at: get_opt(row, 10)?,
+        installation: plain(row, 11)?,
     })
 }

@@ -9,7 +9,7 @@ use redrive_core::{
     protection::breaker::SavedCircuit,
     security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     tenancy::TenantRules,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, uid::WebhookUid},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_postgres::Row;
@@ -38,6 +38,8 @@ macro_rules! webhooks {
     };
 }
 
+const IDS_BY_UID: &str =
+    "SELECT uid, id FROM webhooks WHERE tenant_id = $1 AND uid = ANY($2::text[]) AND NOT deleted";
 /// Deletes up to $2 waiting deliveries in locked lanes.
 const DELETE_WAITING: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
          SELECT w.delivery_id FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
@@ -53,14 +55,9 @@ impl Webhooks for Postgres {
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
         Box::pin(async move {
             let webhook = self.shared.seals.seal(webhook)?;
-            let version = self
-                .write(|tx| {
-                    let webhook = &webhook;
-                    async move { store(&tx, webhook).await }
-                })
-                .await?;
+            let created = self.write(|tx| create(tx, &webhook)).await?;
             self.shared.hints.change();
-            Ok(version.map_or(UpdateResult::NotFound, |version| UpdateResult::Updated { version }))
+            Ok(created)
         })
     }
 
@@ -89,6 +86,24 @@ impl Webhooks for Postgres {
             let changed = self.administer(|tx| change(tx, &webhook, revision, occurrence.as_ref())).await?;
             self.shared.hints.change();
             Ok(changed)
+        })
+    }
+
+    fn webhooks_by_uid(
+        &self,
+        tenant_id: TenantId,
+        uids: Vec<WebhookUid>,
+    ) -> StoreFuture<'_, Vec<(WebhookUid, WebhookId)>> {
+        Box::pin(async move {
+            let named: Vec<&str> = uids.iter().map(WebhookUid::as_str).collect();
+            let (tenant_id, named) = (tenant_id.as_str(), &named);
+            let rows = self
+                .read_for_user(|session| async move { session.query(IDS_BY_UID, &[&tenant_id, named]).await })
+                .await?;
+            let ids = rows.iter().map(|row| Ok((plain::<String>(row, 0)?, get(row, 1)?)));
+            let ids: HashMap<String, WebhookId> = ids.collect::<Result<_, Failure>>()?;
+            let id_of = |uid: WebhookUid| ids.get(uid.as_str()).copied().map(|id| (uid, id));
+            Ok(uids.into_iter().filter_map(id_of).collect())
         })
     }
 
@@ -217,6 +232,28 @@ impl Secrets for Postgres {
     }
 }
 
+/// Stores a new webhook.
+pub(super) async fn create(tx: Tx, sealed: &SealedWebhook) -> Result<UpdateResult, Failure> {
+    if sealed.webhook.spec.uid.is_some() {
+        // The tenant's lock prevents that another transaction stores the uid after the check.
+        tenancy::lock(&tx, &sealed.webhook.tenant_id).await?;
+    }
+    if is_uid_taken(&tx, &sealed.webhook).await? {
+        return Ok(UpdateResult::Exists);
+    }
+    let version = store(&tx, sealed).await?;
+    Ok(version.map_or(UpdateResult::NotFound, |version| UpdateResult::Updated { version }))
+}
+
+/// Returns whether another webhook of the tenant has the uid of this one. The tenant must be locked.
+async fn is_uid_taken(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
+    let Some(uid) = webhook.spec.uid.as_ref().filter(|_| webhook.state != WebhookState::Deleted) else {
+        return Ok(false);
+    };
+    let holder = "SELECT 1 FROM webhooks WHERE tenant_id = $1 AND uid = $2 AND NOT deleted AND id <> $3";
+    tx.exists(holder, &[&webhook.tenant_id.as_str(), &uid.as_str(), &Col(webhook.id)]).await
+}
+
 async fn change(
     tx: Tx,
     sealed: &SealedWebhook,
@@ -233,12 +270,16 @@ async fn change(
     if now.revision != revision {
         return Ok(UpdateResult::Stale);
     }
+    if is_uid_taken(&tx, webhook).await? {
+        return Ok(UpdateResult::Exists);
+    }
     let Some(version) = store(&tx, sealed).await? else { return Ok(UpdateResult::NotFound) };
     notifications::record_occurrences(&tx, occurrence.as_slice()).await?;
     Ok(UpdateResult::Updated { version })
 }
 
-async fn store_with_circuit(
+/// Stores a new webhook, or one that has not changed since `revision`, together with its circuit.
+pub(super) async fn store_with_circuit(
     tx: Tx,
     sealed: &SealedWebhook,
     revision: Option<i64>,
@@ -257,6 +298,9 @@ async fn store_with_circuit(
         {
             return Ok(UpdateResult::Stale);
         }
+    }
+    if is_uid_taken(&tx, webhook).await? {
+        return Ok(UpdateResult::Exists);
     }
     let Some(version) = store_unpaused(&tx, sealed).await? else { return Ok(UpdateResult::NotFound) };
     runtime_state::pause(&tx, webhook).await?;
@@ -422,13 +466,13 @@ async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i
     tx.execute(
         "INSERT INTO webhooks (id, tenant_id, revision, state, spec, sealed, created_at, updated_at, deleted,
          cancel_pending,
-                               expires_at, managed_by_operator)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                               expires_at, managed_by_operator, uid)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
          ON CONFLICT (id) DO UPDATE SET tenant_id = excluded.tenant_id, revision = excluded.revision,
              state = excluded.state, spec = excluded.spec, sealed = excluded.sealed,
              created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
              cancel_pending = excluded.cancel_pending, expires_at = excluded.expires_at,
-             managed_by_operator = excluded.managed_by_operator",
+             managed_by_operator = excluded.managed_by_operator, uid = excluded.uid",
         &[
             &Col(webhook.id),
             &webhook.tenant_id.as_str(),
@@ -442,6 +486,7 @@ async fn store_unpaused(tx: &Session, sealed: &SealedWebhook) -> Result<Option<i
             &webhook.state.cancels_deliveries(),
             &webhook.next_action_at().map(Col),
             &webhook.spec.is_operator_managed(),
+            &webhook.spec.uid.as_ref().map(WebhookUid::as_str),
         ],
     )
     .await?;

@@ -22,7 +22,7 @@ use crate::{
 const TENANT_OF_EVENT: &str = "SELECT tenant_id FROM events INDEXED BY events_by_id WHERE id = ?";
 const TENANT_OF_DELIVERY: &str = "SELECT tenant_id FROM deliveries WHERE id = ?";
 const TENANT_OF_WEBHOOK: &str = "SELECT tenant_id FROM webhooks WHERE id = ?";
-const TENANTS_AFTER: &str = "SELECT id, name, rules, created_at FROM tenants
+const TENANTS_AFTER: &str = "SELECT id, name, rules, created_at, metadata FROM tenants
      WHERE id > ? AND deleted_at IS NULL ORDER BY id LIMIT ?";
 const SUM_ROLLUPS: &str = "SELECT sum(attempts), sum(successes), sum(delivered), sum(dead), sum(cancelled)
      FROM tenant_rollups WHERE tenant_id = ? AND resolution = ? AND start >= ?";

@@ -18,23 +18,7 @@ const COLUMNS: &str =
 
 impl EventTypes for Sqlite {
     fn create_event_type(&self, event_type: EventType, max: usize) -> StoreFuture<'_, RegisterResult> {
-        self.write(move |transaction| {
-            let tenant_id = &event_type.tenant_id;
-            if find(transaction, tenant_id, &event_type.name)?.is_some() {
-                return Ok(RegisterResult::Exists);
-            }
-            let there: i64 = transaction
-                .prepare_cached("SELECT count(*) FROM event_types WHERE tenant_id = ?")?
-                .query_row([tenant_id.as_str()], |row| row.get(0))?;
-            if there >= max as i64 {
-                return Ok(RegisterResult::LimitReached);
-            }
-            let Some(version) = next_version(transaction, tenant_id)? else {
-                return Ok(RegisterResult::NotFound);
-            };
-            store(transaction, &event_type, version)?;
-            Ok(RegisterResult::Done)
-        })
+        self.write(move |transaction| create(transaction, &event_type, max))
     }
 
     fn change_event_type(&self, event_type: EventType, revision: i64) -> StoreFuture<'_, UpdateResult> {
@@ -117,6 +101,27 @@ impl EventTypeChanges for Sqlite {
                 .collect()
         })
     }
+}
+
+/// Registers an event type, unless the tenant already has `max`.
+pub(super) fn create(
+    transaction: &WriteTransaction<'_>,
+    event_type: &EventType,
+    max: usize,
+) -> rusqlite::Result<RegisterResult> {
+    let tenant_id = &event_type.tenant_id;
+    if find(transaction, tenant_id, &event_type.name)?.is_some() {
+        return Ok(RegisterResult::Exists);
+    }
+    let there: i64 = transaction
+        .prepare_cached("SELECT count(*) FROM event_types WHERE tenant_id = ?")?
+        .query_row([tenant_id.as_str()], |row| row.get(0))?;
+    if there >= max as i64 {
+        return Ok(RegisterResult::LimitReached);
+    }
+    let Some(version) = next_version(transaction, tenant_id)? else { return Ok(RegisterResult::NotFound) };
+    store(transaction, event_type, version)?;
+    Ok(RegisterResult::Done)
 }
 
 /// Returns the next version of the tenant's catalogue. Returns `None` if the tenant does not exist.

@@ -20,11 +20,17 @@ use crate::{
 impl Maintenance for Sqlite {
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize> {
         self.write(move |transaction| {
-            transaction.execute(
-                "DELETE FROM idempotency_keys WHERE (tenant_id, key_hash) IN
-                 (SELECT tenant_id, key_hash FROM idempotency_keys WHERE expires_at <= ? LIMIT ?)",
-                (Col(now), limit as i64),
-            )
+            let mut pruned = 0;
+            for table in ["idempotency_keys", "creation_keys"] {
+                pruned += transaction.execute(
+                    &format!(
+                        "DELETE FROM {table} WHERE (tenant_id, key_hash) IN
+                         (SELECT tenant_id, key_hash FROM {table} WHERE expires_at <= ? LIMIT ?)"
+                    ),
+                    (Col(now), limit as i64),
+                )?;
+            }
+            Ok(pruned)
         })
     }
 

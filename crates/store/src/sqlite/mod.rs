@@ -14,6 +14,7 @@ mod changes;
 mod claim;
 mod clock;
 mod convert;
+mod creations;
 mod dead;
 mod email_addresses;
 mod erase;

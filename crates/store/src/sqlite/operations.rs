@@ -60,27 +60,7 @@ fn read_operation(row: &Row<'_>) -> rusqlite::Result<Operation> {
 
 impl Operations for Sqlite {
     fn create_operation(&self, operation: Operation) -> StoreFuture<'_, ()> {
-        self.write(move |transaction| {
-            let request = serde_json::to_string(&operation.order)
-                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-            transaction
-                .prepare_cached(
-                    "INSERT INTO operations (id, tenant_id, request, state, created_by, created_at, start_at,
-                     updated_at)
-                     VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                )?
-                .execute((
-                    Col(operation.id),
-                    operation.tenant_id.as_str(),
-                    request,
-                    operation.state.name(),
-                    operation.created_by,
-                    Col(operation.created_at),
-                    Col(operation.start_at),
-                    Col(operation.updated_at),
-                ))?;
-            Ok(())
-        })
+        self.write(move |transaction| create(transaction, &operation))
     }
 
     fn operation(&self, tenant_id: TenantId, id: OperationId) -> StoreFuture<'_, Option<Operation>> {
@@ -263,6 +243,27 @@ impl Operations for Sqlite {
             )
         })
     }
+}
+
+pub(super) fn create(transaction: &Transaction<'_>, operation: &Operation) -> rusqlite::Result<()> {
+    let request = serde_json::to_string(&operation.order)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    transaction
+        .prepare_cached(
+            "INSERT INTO operations (id, tenant_id, request, state, created_by, created_at, start_at, updated_at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute((
+            Col(operation.id),
+            operation.tenant_id.as_str(),
+            request,
+            operation.state.name(),
+            &operation.created_by,
+            Col(operation.created_at),
+            Col(operation.start_at),
+            Col(operation.updated_at),
+        ))?;
+    Ok(())
 }
 
 fn is_claimed(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Result<bool> {

@@ -1,36 +1,32 @@
 //! Tenants and API keys.
 
 use redrive_core::{KeyId, TenantId, Time, tenancy::TenantRules};
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
+    transaction::WriteTransaction,
     webhooks::{from_json, to_json},
 };
 use crate::{ApiKey, Change, PageRequest, StoreFuture, Tenancy, Tenant};
 
 const KEY_COLUMNS: &str =
     "id, tenant_id, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
-     last_used_at";
+     last_used_at, installation";
+const TENANT_COLUMNS: &str = "id, name, rules, created_at, metadata";
 
 impl Tenancy for Sqlite {
     fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
-        self.write(move |transaction| {
-            let created = transaction.execute(
-                "INSERT INTO tenants (id, name, rules, created_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?, Col(tenant.created_at)),
-            )?;
-            Ok(created == 1)
-        })
+        self.write(move |transaction| create_tenant(transaction, &tenant))
     }
 
     fn change_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool> {
         self.write(move |transaction| {
             let changed = transaction.execute(
-                "UPDATE tenants SET name = ?2, rules = ?3, config_version = config_version + 1
+                "UPDATE tenants SET name = ?2, rules = ?3, metadata = ?4, config_version = config_version + 1
                  WHERE id = ?1 AND deleted_at IS NULL",
-                (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?),
+                (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?, to_json(&tenant.metadata)?),
             )?;
             // The node that has claimed a lane may not serve the new pool.
             transaction.execute(
@@ -72,9 +68,9 @@ impl Tenancy for Sqlite {
     fn tenant(&self, id: TenantId) -> StoreFuture<'_, Option<Tenant>> {
         self.read(move |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, name, rules, created_at FROM tenants WHERE id = ? AND deleted_at IS NULL",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT {TENANT_COLUMNS} FROM tenants WHERE id = ? AND deleted_at IS NULL"
+                ))?
                 .query_row([id.as_str()], read_tenant)
                 .optional()
         })
@@ -84,42 +80,27 @@ impl Tenancy for Sqlite {
         self.read_for_user(move |connection| {
             let after = page.after.as_ref().map_or("", TenantId::as_str);
             connection
-                .prepare_cached(
-                    "SELECT id, name, rules, created_at FROM tenants
-                     WHERE id > ? AND deleted_at IS NULL ORDER BY id LIMIT ? OFFSET ?",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT {TENANT_COLUMNS} FROM tenants
+                     WHERE id > ? AND deleted_at IS NULL ORDER BY id LIMIT ? OFFSET ?"
+                ))?
                 .query_map((after, page.limit, page.offset), read_tenant)?
                 .collect()
         })
     }
 
     fn create_key(&self, key: ApiKey) -> StoreFuture<'_, bool> {
-        self.write(move |transaction| {
-            if let Some(tenant_id) = &key.tenant_id
-                && !transaction
-                    .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
-                    .exists([tenant_id.as_str()])?
-            {
-                return Ok(false);
-            }
-            transaction.execute(
-                &format!(
-                    "INSERT INTO api_keys ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
-                ),
-                (
-                    Col(key.id),
-                    key.tenant_id.as_ref().map(TenantId::as_str),
-                    key.name,
-                    key.hash,
-                    key.scopes,
-                    key.session,
-                    to_json(&key.networks)?,
-                    Col(key.created_at),
-                    key.expires_at.map(Col),
-                ),
-            )?;
-            changes::append(transaction, &Change::Keys)?;
-            Ok(true)
+        self.write(move |transaction| create_key(transaction, &key))
+    }
+
+    fn key(&self, tenant_id: Option<TenantId>, id: KeyId) -> StoreFuture<'_, Option<ApiKey>> {
+        self.read_for_user(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE id = ? AND tenant_id IS ?"
+                ))?
+                .query_row((Col(id), tenant_id.as_ref().map(TenantId::as_str)), read_key)
+                .optional()
         })
     }
 
@@ -207,8 +188,55 @@ pub(super) fn rules_of(
     Ok(found)
 }
 
+pub(super) fn create_tenant(transaction: &Transaction<'_>, tenant: &Tenant) -> rusqlite::Result<bool> {
+    let created = transaction.execute(
+        "INSERT INTO tenants (id, name, rules, created_at, metadata) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (
+            tenant.id.as_str(),
+            &tenant.name,
+            to_json(&tenant.rules)?,
+            Col(tenant.created_at),
+            to_json(&tenant.metadata)?,
+        ),
+    )?;
+    Ok(created == 1)
+}
+
+pub(super) fn create_key(transaction: &WriteTransaction<'_>, key: &ApiKey) -> rusqlite::Result<bool> {
+    if let Some(tenant_id) = &key.tenant_id
+        && !transaction
+            .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
+            .exists([tenant_id.as_str()])?
+    {
+        return Ok(false);
+    }
+    transaction.execute(
+        &format!("INSERT INTO api_keys ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?)"),
+        (
+            Col(key.id),
+            key.tenant_id.as_ref().map(TenantId::as_str),
+            &key.name,
+            key.hash,
+            key.scopes,
+            key.session,
+            to_json(&key.networks)?,
+            Col(key.created_at),
+            key.expires_at.map(Col),
+            key.installation,
+        ),
+    )?;
+    changes::append(transaction, &Change::Keys)?;
+    Ok(true)
+}
+
 pub(super) fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
-    Ok(Tenant { id: get(row, 0)?, name: row.get(1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
+    Ok(Tenant {
+        id: get(row, 0)?,
+        name: row.get(1)?,
+        rules: from_json(row, 2)?,
+        created_at: get(row, 3)?,
+        metadata: from_json(row, 4)?,
+    })
 }
 
 fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
@@ -224,5 +252,6 @@ fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         expires_at: get_opt(row, 8)?,
         revoked_at: get_opt(row, 9)?,
         last_used_at: get_opt(row, 10)?,
+        installation: row.get(11)?,
     })
 }

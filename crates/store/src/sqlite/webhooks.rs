@@ -7,7 +7,7 @@ use redrive_core::{
     protection::breaker::SavedCircuit,
     security::vault::{KEY_ID_PREFIX_BYTES, MasterKeyId, sealing_key_id_from_prefix},
     tenancy::TenantRules,
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookState, uid::WebhookUid},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,6 +25,7 @@ use crate::{
 };
 
 const COLUMNS: &str = "id, tenant_id, revision, state, spec, sealed, created_at, updated_at";
+const ID_BY_UID: &str = "SELECT id FROM webhooks WHERE tenant_id = ? AND uid = ? AND deleted = 0";
 
 impl Webhooks for Sqlite {
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
@@ -32,12 +33,7 @@ impl Webhooks for Sqlite {
             Ok(webhook) => webhook,
             Err(error) => return Box::pin(async { Err(error) }),
         };
-        self.write(move |transaction| {
-            Ok(match store(transaction, &webhook)? {
-                Some(version) => UpdateResult::Updated { version },
-                None => UpdateResult::NotFound,
-            })
-        })
+        self.write(move |transaction| create(transaction, &webhook))
     }
 
     fn store_webhook_with_circuit(
@@ -50,24 +46,7 @@ impl Webhooks for Sqlite {
             Ok(sealed) => sealed,
             Err(error) => return Box::pin(async { Err(error) }),
         };
-        self.write(move |transaction| {
-            let webhook = &sealed.webhook;
-            if let Some(revision) = revision {
-                let Some(found) = find(transaction, &webhook.tenant_id, webhook.id)? else {
-                    return Ok(UpdateResult::NotFound);
-                };
-                if found.revision != revision
-                    || runtime_state::circuit_generation(transaction, webhook.id)? > circuit.generation
-                {
-                    return Ok(UpdateResult::Stale);
-                }
-            }
-            let Some(version) = store(transaction, &sealed)? else { return Ok(UpdateResult::NotFound) };
-            runtime_state::set_circuit(transaction, &webhook.tenant_id, webhook.id, &circuit)?;
-            lanes::recompute_lanes(transaction, webhook.id)?;
-            changes::append(transaction, &Change::Runtime(webhook.id))?;
-            Ok(UpdateResult::Updated { version })
-        })
+        self.write(move |transaction| store_with_circuit(transaction, &sealed, revision, &circuit))
     }
 
     fn change_webhook(
@@ -87,6 +66,9 @@ impl Webhooks for Sqlite {
             if now.revision != revision {
                 return Ok(UpdateResult::Stale);
             }
+            if is_uid_taken(transaction, &webhook.webhook)? {
+                return Ok(UpdateResult::Exists);
+            }
             Ok(match store(transaction, &webhook)? {
                 Some(version) => {
                     notifications::record_occurrences(transaction, &occurrence)?;
@@ -94,6 +76,23 @@ impl Webhooks for Sqlite {
                 }
                 None => UpdateResult::NotFound,
             })
+        })
+    }
+
+    fn webhooks_by_uid(
+        &self,
+        tenant_id: TenantId,
+        uids: Vec<WebhookUid>,
+    ) -> StoreFuture<'_, Vec<(WebhookUid, WebhookId)>> {
+        self.read_for_user(move |connection| {
+            let mut by_uid = connection.prepare_cached(ID_BY_UID)?;
+            let mut found = Vec::with_capacity(uids.len());
+            for uid in uids {
+                let id =
+                    by_uid.query_row((tenant_id.as_str(), uid.as_str()), |row| get(row, 0)).optional()?;
+                found.extend(id.map(|id| (uid, id)));
+            }
+            Ok(found)
         })
     }
 
@@ -333,7 +332,60 @@ pub(super) fn encryption_keys(connection: &Connection) -> rusqlite::Result<Vec<M
     Ok(heads.iter().filter_map(|head| sealing_key_id_from_prefix(head)).collect())
 }
 
-/// Writes a webhook under the tenant's next version. Returns `None` if the tenant does not exist.
+/// Returns whether another webhook of the tenant has the uid of this one.
+fn is_uid_taken(connection: &Connection, webhook: &Webhook) -> rusqlite::Result<bool> {
+    let Some(uid) = webhook.spec.uid.as_ref().filter(|_| webhook.state != WebhookState::Deleted) else {
+        return Ok(false);
+    };
+    let mut by_uid = connection.prepare_cached(ID_BY_UID)?;
+    let holder =
+        by_uid.query_row((webhook.tenant_id.as_str(), uid.as_str()), |row| get(row, 0)).optional()?;
+    Ok(holder.is_some_and(|id: WebhookId| id != webhook.id))
+}
+
+/// Stores a new webhook.
+pub(super) fn create(
+    transaction: &WriteTransaction<'_>,
+    webhook: &SealedWebhook,
+) -> rusqlite::Result<UpdateResult> {
+    if is_uid_taken(transaction, &webhook.webhook)? {
+        return Ok(UpdateResult::Exists);
+    }
+    Ok(match store(transaction, webhook)? {
+        Some(version) => UpdateResult::Updated { version },
+        None => UpdateResult::NotFound,
+    })
+}
+
+/// Stores a new webhook, or one that has not changed since `revision`, together with its circuit.
+pub(super) fn store_with_circuit(
+    transaction: &WriteTransaction<'_>,
+    sealed: &SealedWebhook,
+    revision: Option<i64>,
+    circuit: &SavedCircuit,
+) -> rusqlite::Result<UpdateResult> {
+    let webhook = &sealed.webhook;
+    if let Some(revision) = revision {
+        let Some(found) = find(transaction, &webhook.tenant_id, webhook.id)? else {
+            return Ok(UpdateResult::NotFound);
+        };
+        if found.revision != revision
+            || runtime_state::circuit_generation(transaction, webhook.id)? > circuit.generation
+        {
+            return Ok(UpdateResult::Stale);
+        }
+    }
+    if is_uid_taken(transaction, webhook)? {
+        return Ok(UpdateResult::Exists);
+    }
+    let Some(version) = store(transaction, sealed)? else { return Ok(UpdateResult::NotFound) };
+    runtime_state::set_circuit(transaction, &webhook.tenant_id, webhook.id, circuit)?;
+    lanes::recompute_lanes(transaction, webhook.id)?;
+    changes::append(transaction, &Change::Runtime(webhook.id))?;
+    Ok(UpdateResult::Updated { version })
+}
+
+/// Writes a webhook under the tenant's next version. Its uid must be free. Returns `None` if the tenant does not exist.
 pub(super) fn store(
     transaction: &WriteTransaction<'_>,
     sealed: &SealedWebhook,
@@ -350,8 +402,13 @@ pub(super) fn store(
     failures::end_by_state_change(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
-            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, cancel_pending, expires_at, managed_by_operator)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT INTO webhooks ({COLUMNS}, deleted, cancel_pending, expires_at, managed_by_operator, uid)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+             ON CONFLICT (id) DO UPDATE SET tenant_id = excluded.tenant_id, revision = excluded.revision,
+                 state = excluded.state, spec = excluded.spec, sealed = excluded.sealed,
+                 created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
+                 cancel_pending = excluded.cancel_pending, expires_at = excluded.expires_at,
+                 managed_by_operator = excluded.managed_by_operator, uid = excluded.uid"
         ))?
         .execute((
             Col(webhook.id),
@@ -366,6 +423,7 @@ pub(super) fn store(
             webhook.state.cancels_deliveries(),
             webhook.next_action_at().map(Col),
             webhook.spec.is_operator_managed(),
+            webhook.spec.uid.as_ref().map(WebhookUid::as_str),
         ))?;
     runtime_state::pause(transaction, webhook)?;
     changes::append(transaction, &Change::Webhook(webhook.tenant_id.clone(), webhook.id))?;

@@ -9,6 +9,8 @@ mod statistics;
 mod tenancy;
 mod webhooks;
 
+use crate::Creations;
+
 pub use self::{
     cluster::{ChangeLog, Clocks, Nodes},
     delivery::{Cancellations, Claim, Leases, Operations, Publish, Record, Redrive},
@@ -32,6 +34,7 @@ pub trait Store:
     + Webhooks
     + EventTypes
     + Tenancy
+    + Creations
     + BrowserSessions
     + History
     + Attempts
@@ -70,6 +73,7 @@ impl<T> Store for T where
         + Webhooks
         + EventTypes
         + Tenancy
+        + Creations
         + BrowserSessions
         + History
         + Attempts

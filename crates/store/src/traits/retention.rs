@@ -6,7 +6,7 @@ use crate::{ArchiveObject, EraseResult, PartitionDrop, PruneProgress, PruneReque
 
 /// Maintenance and health.
 pub trait Maintenance: Send + Sync {
-    /// Prunes up to `limit` expired idempotency keys.
+    /// Prunes up to `limit` expired idempotency keys of events and up to `limit` of other objects.
     fn prune_idempotency_keys(&self, now: Time, limit: usize) -> StoreFuture<'_, usize>;
     /// Creates the partitions for events up to this time, if the store has partitions.
     fn ensure_partitions(&self, until: Time) -> StoreFuture<'_, ()>;

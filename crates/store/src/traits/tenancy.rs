@@ -11,7 +11,7 @@ use crate::{
 pub trait Tenancy: Send + Sync {
     /// Creates a tenant; returns `false` if it exists.
     fn create_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool>;
-    /// Replaces a tenant's name and rules; returns `false` if there is no such tenant. Earlier fan-outs are refused.
+    /// Replaces a tenant's name, metadata and rules; returns `false` if there is no such tenant. Earlier fan-outs are refused.
     fn change_tenant(&self, tenant: Tenant) -> StoreFuture<'_, bool>;
     /// Deletes a tenant: its keys are revoked, its publishes are refused, and its name is never used again. Its
     /// webhooks must have been deleted before. Returns `false` if there is no such tenant.
@@ -22,6 +22,8 @@ pub trait Tenancy: Send + Sync {
     fn list_tenants(&self, page: PageRequest<TenantId>) -> StoreFuture<'_, Vec<Tenant>>;
     /// Stores a key; returns `false` if its tenant does not exist.
     fn create_key(&self, key: ApiKey) -> StoreFuture<'_, bool>;
+    /// Returns a key of a tenant, or of the installation if `None`, even if it is revoked or a portal session.
+    fn key(&self, tenant_id: Option<TenantId>, id: KeyId) -> StoreFuture<'_, Option<ApiKey>>;
     /// Returns every key that is not revoked.
     fn live_keys(&self) -> StoreFuture<'_, Vec<ApiKey>>;
     /// Lists the keys of a tenant, or the admin keys if `None`; including revoked ones, newest first.

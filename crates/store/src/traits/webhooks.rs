@@ -3,6 +3,7 @@
 use redrive_core::{
     TenantId, Time, WebhookId, notification::Occurrence, protection::breaker::SavedCircuit,
     security::vault::MasterKeyId, tenancy::TenantRules, webhook::Webhook, webhook::failures::FailingRule,
+    webhook::uid::WebhookUid,
 };
 
 use crate::{
@@ -30,6 +31,12 @@ pub trait Webhooks: Send + Sync {
         revision: Option<i64>,
         circuit: SavedCircuit,
     ) -> StoreFuture<'_, UpdateResult>;
+    /// Returns the ids of the webhooks of a tenant with these uids. Uids that no webhook has are left out.
+    fn webhooks_by_uid(
+        &self,
+        tenant_id: TenantId,
+        uids: Vec<WebhookUid>,
+    ) -> StoreFuture<'_, Vec<(WebhookUid, WebhookId)>>;
     /// Returns a webhook unless it was deleted.
     fn webhook(&self, tenant_id: TenantId, id: WebhookId) -> StoreFuture<'_, Option<Versioned>>;
     /// Returns webhooks of a tenant by id, including deleted ones: for the tenant's own users.

@@ -9,6 +9,7 @@ mod cost;
 mod crash;
 mod destination_limits;
 mod durability;
+mod external_ids;
 mod guard;
 mod guard_dns;
 mod history;

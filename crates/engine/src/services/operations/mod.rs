@@ -14,8 +14,8 @@ use redrive_core::{
     },
 };
 use redrive_store::{
-    Delivery, History, Operation, OperationProgress, OperationRequest, Operations, PageRequest, Scan,
-    StoreError,
+    CreationKey, CreationResult, Creations, Delivery, History, NewObject, Operation, OperationProgress,
+    OperationRequest, Operations, PageRequest, Scan, StoreError,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,7 @@ const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs bulk operations.
 pub(crate) struct OperationRunner {
+    pub(crate) creations: Arc<dyn Creations>,
     pub(crate) history: Arc<dyn History>,
     pub(crate) operations: Arc<dyn Operations>,
     pub(crate) clock: Clock,
@@ -69,6 +70,17 @@ pub struct DryRunCount {
     pub sample: Vec<Delivery>,
 }
 
+/// Result of starting an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperationStart {
+    /// It is stored, and starts now or later.
+    Started(Box<Operation>),
+    /// The tenant has too many active operations.
+    TooMany,
+    /// The idempotency key was used before.
+    KeyUsed,
+}
+
 /// Error of pausing, resuming or cancelling an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationActionError {
@@ -92,22 +104,23 @@ impl OperationRunner {
         }
     }
 
-    /// Creates an operation that starts now or at `start_at`. Returns `None` if the tenant has too many active
-    /// operations.
+    /// Creates an operation that starts now or at `start_at`. With a key, it is created only if the key was not used
+    /// before.
     pub(crate) async fn begin_operation(
         &self,
         tenant_id: TenantId,
         order: OperationRequest,
         start_at: Option<Time>,
         created_by: String,
-    ) -> Result<Option<Operation>, StoreError> {
+        key: Option<CreationKey>,
+    ) -> Result<OperationStart, StoreError> {
         let now = self.clock.now();
         let page = PageRequest { after: None, offset: 0, limit: 500 };
         let known = self.operations.list_operations(tenant_id.clone(), page).await?;
         // An operation scheduled for later does not count against the limit until it starts.
         let waits = |one: &&Operation| one.state.is_active() && one.start_at <= now;
         if known.iter().filter(waits).count() >= MAX_ACTIVE_PER_TENANT {
-            return Ok(None);
+            return Ok(OperationStart::TooMany);
         }
         let operation = Operation {
             id: OperationId::new(now, &clock::random_id_bytes()),
@@ -125,9 +138,17 @@ impl OperationRunner {
             progress: OperationProgress::default(),
             rate_since: None,
         };
-        self.operations.create_operation(operation.clone()).await?;
+        match key {
+            None => self.operations.create_operation(operation.clone()).await?,
+            Some(key) => {
+                let object = NewObject::Operation(Box::new(operation.clone()));
+                if let CreationResult::KeyUsed(_) = self.creations.create(object, key).await? {
+                    return Ok(OperationStart::KeyUsed);
+                }
+            }
+        }
         self.wakeups.operations.notify_one();
-        Ok(Some(operation))
+        Ok(OperationStart::Started(Box::new(operation)))
     }
 
     /// Pauses, resumes or cancels an operation.

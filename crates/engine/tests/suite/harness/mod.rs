@@ -30,7 +30,7 @@ use redrive_engine::{
     clock::{self, Clock},
 };
 use redrive_store::{
-    Delivery, DeliveryFilter, PageRequest, Store,
+    CreationResult, Delivery, DeliveryFilter, PageRequest, Store,
     sqlite::{Options, Sqlite},
 };
 use redrive_testkit::{ReceivedRequest, Receiver, Reply};
@@ -164,7 +164,8 @@ impl Harness {
     pub(crate) async fn create_webhook(&self, url: &str, change: impl FnOnce(&mut Webhook)) -> Webhook {
         let mut webhook = webhook(url, schedule(&[0, 5, 5, 5, 5, 5, 5, 5, 5, 5]));
         change(&mut webhook);
-        assert!(self.engine.create_webhook(webhook.clone()).await.unwrap());
+        let created = self.engine.create_webhook(webhook.clone(), None, None).await.unwrap();
+        assert!(matches!(created, CreationResult::Created { .. }), "{created:?}");
         webhook
     }
 

@@ -274,6 +274,7 @@ async fn key_changes_on_other_node_call_back(on: On) {
     let key = ApiKey {
         id: redrive_core::KeyId::new(START, &[1; 10]),
         tenant_id: None,
+        installation: false,
         name: "a key".into(),
         hash: [1; 32],
         scopes: 1,

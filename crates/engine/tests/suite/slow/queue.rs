@@ -131,7 +131,13 @@ async fn pools_are_isolated(path: QueueSetup) {
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 20)).await;
     assert_eq!(workers(&api).await, ["a"]);
     let rules = TenantRules { pool: Some("heavy".into()), ..TenantRules::default() };
-    let tenant = Tenant { id: TenantId::default(), name: None, rules, created_at: START };
+    let tenant = Tenant {
+        id: TenantId::default(),
+        metadata: Default::default(),
+        name: None,
+        rules,
+        created_at: START,
+    };
     assert!(api.engine.change_tenant(tenant).await.unwrap());
     api.publish(20..40).await;
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 40)).await;

@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{DeliveryId, EventId, WebhookId, delivery::lane::Priority};
+use redrive_core::{DeliveryId, EventId, delivery::lane::Priority, webhook::uid::WebhookRef};
 use redrive_store::{DeliveryCursor, DeliveryFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -87,7 +87,9 @@ async fn list(
     State(app): State<AppState>,
     ScopedListing { tenants, query: Query(query), .. }: ScopedListing<CanRead, Query<DeliveryQuery>>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    page_of(&app, tenants, query.selection()?, &query.paging()).await.map(axum::Json)
+    page_of(&app, tenants.clone(), query.selection(&app, tenants).await?, &query.paging())
+        .await
+        .map(axum::Json)
 }
 
 /// Columns of the CSV export.
@@ -132,36 +134,38 @@ async fn export(
     State(app): State<AppState>,
     Scoped { tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<ExportQuery>>,
 ) -> Result<Response, Problem> {
-    export_rows(&app, tenant, &query, false)
+    export_rows(&app, tenant, &query, false).await
 }
 
 /// Streams the deliveries of a tenant; with `dead`, only dead letters.
-pub(crate) fn export_rows(
+pub(crate) async fn export_rows(
     app: &AppState,
     tenant: TenantView,
     query: &ExportQuery,
     dead: bool,
 ) -> Result<Response, Problem> {
     let name = if dead { "dead-letters" } else { "deliveries" };
-    let pages = app.export_deliveries(tenant, query.selection()?, dead)?;
+    let selection = query.selection(app, &tenant).await?;
+    let pages = app.export_deliveries(tenant, selection, dead)?;
     Ok(stream::<_, DeliveryView>(name, query.format, COLUMNS, pages))
 }
 
 /// List a webhook's deliveries
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}/deliveries", operation_id = "listWebhookDeliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
+    get, path = "/v1/webhooks/{id}/deliveries", operation_id = "listWebhookDeliveries", tag = "deliveries", params(("id" = String, Path, description = "Id or uid of the webhook"), DeliveryQuery),
     responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list_webhook_deliveries(
     State(app): State<AppState>,
-    Scoped { tenant, path: Id(id), query: Query(query), .. }: Scoped<
+    Scoped { tenant, path: Id(webhook), query: Query(query), .. }: Scoped<
         CanRead,
-        Id<WebhookId>,
+        Id<WebhookRef>,
         Query<DeliveryQuery>,
     >,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     app.require_known_webhook(&tenant, id).await?;
-    let mut selection = query.selection()?;
+    let mut selection = query.selection(&app, &tenant).await?;
     selection.filter.webhooks = vec![id];
     page_of(&app, tenant, selection, &query.paging()).await.map(axum::Json)
 }
@@ -258,17 +262,18 @@ async fn retry(
 /// Retry a webhook's delivery
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", operation_id = "retryWebhookDelivery", tag = "deliveries",
-    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = Option<RetryInput>,
+    params(("id" = String, Path, description = "Id or uid of the webhook"), ("delivery_id" = String, Path), TenantQuery), request_body = Option<RetryInput>,
     responses((status = 202, description = "The delivery that is attempted", body = RetryView), ChangeProblems),
 )]
 async fn retry_webhook_delivery(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, path: Ids(webhook_id, id), body: OptionalJson(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, path: Ids(webhook, id), body: OptionalJson(input), .. }: ScopedBody<
         Resends,
-        Ids<WebhookId, DeliveryId>,
+        Ids<WebhookRef, DeliveryId>,
         OptionalJson<RetryInput>,
     >,
 ) -> Result<Response, Problem> {
+    let webhook_id = app.webhook_id(&tenant, &webhook).await?;
     if app.delivery(tenant.clone(), id).await?.delivery.webhook_id != webhook_id {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }

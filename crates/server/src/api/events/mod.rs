@@ -12,8 +12,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    EventId, FieldError, TenantId, Time, WebhookId, delivery::lane::Priority,
-    event::event_type::ExactEventType,
+    EventId, FieldError, TenantId, Time, delivery::lane::Priority, event::event_type::ExactEventType,
+    webhook::uid::WebhookRef,
 };
 use redrive_engine::{PastWebhooks, ReplayTo};
 use redrive_store::{EventFilter, StoredEvent};
@@ -33,7 +33,7 @@ use super::{
     scope::{CanRead, Resends, Scoped, ScopedBody, ScopedListing, TenantQuery, tenant_parameter},
 };
 use crate::{
-    app::{App, TenantView},
+    app::{App, AppError, TenantView},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -304,10 +304,10 @@ async fn attempts(
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayInput {
-    /// Webhooks to deliver to; by default all that the event was delivered to before.
+    /// Webhooks to deliver to, by id or uid; by default all that the event was delivered to before.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
-    webhook_ids: Option<Vec<WebhookId>>,
+    webhook_ids: Option<Vec<WebhookRef>>,
     /// Whether webhooks that have received the event receive it again; `true` by default. Those in `webhook_ids` do in any
     /// case.
     #[serde(default)]
@@ -327,16 +327,17 @@ tenant_parameter!(ReplayInput);
 
 impl ReplayInput {
     /// Returns the webhooks to send to.
-    fn targets(&self) -> Result<ReplayTo, FieldError> {
+    async fn targets(&self, app: &App, tenant: &TenantView) -> Result<ReplayTo, AppError> {
         match &self.webhook_ids {
             None => Ok(ReplayTo::Past(PastWebhooks {
                 tenant_managed_only: false,
                 include_delivered: self.include_delivered.unwrap_or(true),
             })),
             Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
-                Err(FieldError::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all"))
+                Err(FieldError::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all")
+                    .into())
             }
-            Some(ids) => Ok(ReplayTo::Webhooks(ids.clone())),
+            Some(webhooks) => Ok(ReplayTo::Webhooks(app.webhook_ids(tenant, webhooks).await?)),
         }
     }
 }
@@ -377,7 +378,7 @@ async fn replay(
         OptionalJson<ReplayInput>,
     >,
 ) -> Result<Response, Problem> {
-    let to = input.targets()?;
+    let to = input.targets(&app, &tenant).await?;
     if input.dry_run {
         let count = app.count_replay(tenant, id, to).await?;
         let view = ReplayView {

@@ -10,8 +10,8 @@ use axum::{
 use bytes::Bytes;
 use redrive_core::{EventId, FieldError, TenantId, Time, event::hops};
 use redrive_engine::{EventDraft, MAX_BATCH_COST_UNITS, MAX_INLINE_COST_UNITS, PublishReceipt};
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::{
     cloudevents::{self, CloudEvent, Mode},
@@ -22,7 +22,7 @@ use crate::{
         AppState,
         extract::{Batch, Query, RawRequest, SinglePayload},
         invalid_fields::in_object,
-        scope::{Authorized, CanPublish, TenantQuery, resolve_tenant},
+        scope::{Authorized, CanPublish},
     },
     app::{
         Actor, AppError,
@@ -132,13 +132,27 @@ fn parse_work(text: &[u8], mode: Mode) -> u64 {
     per_byte * text.len() as u64
 }
 
-/// Parses the event of a request for the caller's own tenant, and returns the tenant named in its document, if
-/// any.
-fn single(
-    raw: &RawRequest,
-    mode: Mode,
-    tenant_id: TenantId,
-) -> Result<(EventDraft, Option<String>), AppError> {
+/// Query of a request to publish.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublishQuery {
+    /// Tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+    /// Whether the tenant is created if it does not exist; `false` by default, or as `server.create_tenants` says.
+    create_tenant: Option<bool>,
+}
+
+/// Tenant that a document names.
+#[derive(Default)]
+struct NamedTenant {
+    id: Option<String>,
+    /// Whether it is created if it does not exist.
+    create: bool,
+}
+
+/// Parses the event of a request for the caller's own tenant, and returns the tenant named in its document.
+fn single(raw: &RawRequest, mode: Mode, tenant_id: TenantId) -> Result<(EventDraft, NamedTenant), AppError> {
     let mut draft = match mode {
         Mode::Plain => {
             let mut input: EventInput<'_> = parse_object(&raw.body)?;
@@ -152,7 +166,7 @@ fn single(
                 }
                 input.idempotency_key = Some(Cow::Borrowed(key));
             }
-            let named = input.tenant_id.take().map(Cow::into_owned);
+            let named = named_tenant(&mut input);
             return Ok((to_draft(input, &raw.body, tenant_id)?, named));
         }
         Mode::Binary => cloudevents::binary(raw, tenant_id)?,
@@ -161,7 +175,11 @@ fn single(
     if let Some(key) = header_key(raw)? {
         draft.idempotency_key = Some(key.into());
     }
-    Ok((draft, None))
+    Ok((draft, NamedTenant::default()))
+}
+
+fn named_tenant(input: &mut EventInput<'_>) -> NamedTenant {
+    NamedTenant { id: input.tenant_id.take().map(Cow::into_owned), create: input.create_tenant }
 }
 
 /// Publish an event
@@ -170,14 +188,14 @@ fn single(
 /// attributes in `ce-` headers and its data as the body.
 #[utoipa::path(
     post, path = "/v1/events", operation_id = "publishEvent", tag = "events",
-    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first event")),
+    params(PublishQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first event")),
     request_body(content((EventInput<'_> = "application/json"), (CloudEvent = "application/cloudevents+json"))),
     responses((status = 202, description = "Event accepted", body = PublishedView), (status = 200, description = "Duplicate: the event was already published with this idempotency key", body = PublishedView), ChangeProblems),
 )]
 pub(super) async fn publish(
     State(app): State<AppState>,
     Authorized(caller, _): Authorized<CanPublish>,
-    Query(query): Query<TenantQuery>,
+    Query(query): Query<PublishQuery>,
     SinglePayload(raw): SinglePayload,
 ) -> Result<Response, Problem> {
     let mode = Mode::from_request(&raw.headers);
@@ -189,7 +207,9 @@ pub(super) async fn publish(
     let parse = move || (single(&raw, mode, tenant_id), raw);
     let (parsed, raw) = app.engine().run_work(&owner, work, parse).await?;
     let (mut draft, named) = parsed?;
-    draft.tenant_id = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?.id;
+    let create = named.create || query.create_tenant.unwrap_or_default();
+    let named = named.id.as_deref().or(query.tenant_id.as_deref());
+    draft.tenant_id = app.resolve_or_create_tenant(&caller, named, create).await?.id;
     draft.trace = trace::from_headers(&raw.headers).or(draft.trace);
     draft.hops = hops_of(&raw.headers)?;
     let receipt = app.publish(draft).await?;
@@ -203,7 +223,7 @@ pub(super) async fn publish(
 /// key events may name different tenants; order is kept within a tenant. If an event cannot be stored now or is over a
 /// quota, the events of its tenant after it are rejected too: send them again in their order.
 #[utoipa::path(
-    post, path = "/v1/events/batch", operation_id = "publishEvents", tag = "events", params(TenantQuery),
+    post, path = "/v1/events/batch", operation_id = "publishEvents", tag = "events", params(PublishQuery),
     request_body(content(
         (BatchInput<'_> = "application/json"), (Vec<CloudEvent> = "application/cloudevents-batch+json"),
     )),
@@ -212,7 +232,7 @@ pub(super) async fn publish(
 pub(super) async fn publish_batch(
     State(app): State<AppState>,
     Authorized(caller, _): Authorized<CanPublish>,
-    Query(query): Query<TenantQuery>,
+    Query(query): Query<PublishQuery>,
     Batch(raw): Batch,
 ) -> Result<Response, Problem> {
     let mode = Mode::from_request(&raw.headers);
@@ -222,7 +242,9 @@ pub(super) async fn publish_batch(
     let (owner, body) = (caller.resolve_tenant(None)?, raw.body.clone());
     let work = SKIP_WORK_PER_BYTE * body.len() as u64;
     let (events, named) = app.engine().run_work(&owner, work, move || split(&body, mode)).await??;
-    let tenant = resolve_tenant(&app, &caller, named.as_deref(), query.tenant_id.as_deref()).await?;
+    let create = named.create || query.create_tenant.unwrap_or_default();
+    let named = named.id.as_deref().or(query.tenant_id.as_deref());
+    let tenant = app.resolve_or_create_tenant(&caller, named, create).await?;
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(FieldError::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
@@ -234,6 +256,7 @@ pub(super) async fn publish_batch(
         let parsed = parse_item(&app, event, &raw.body, mode, &tenant, work).await?;
         let parsed = match parsed {
             Ok((draft, named)) => {
+                let named = NamedTenant { create: create || named.create, ..named };
                 resolve_item(&app, &caller, &mut tenants, draft, named).await.map_err(Problem::from)
             }
             Err(problem) => Err(problem),
@@ -264,12 +287,13 @@ pub(super) async fn publish_batch(
 }
 
 /// Splits a batch into unparsed slices of its body, one per event, and returns the tenant named in it, if any.
-fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, Option<String>), AppError> {
+fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, NamedTenant), AppError> {
     let (events, named) = match mode {
-        Mode::Batch => (split_batch(body)?, None),
+        Mode::Batch => (split_batch(body)?, NamedTenant::default()),
         _ => {
             let input: BatchInput<'_> = parse_object(body)?;
-            (input.events, input.tenant_id.map(Cow::into_owned))
+            let named = NamedTenant { id: input.tenant_id.map(Cow::into_owned), create: input.create_tenant };
+            (input.events, named)
         }
     };
     Ok((events.into_iter().map(|event| body.slice_ref(event.get().as_bytes())).collect(), named))
@@ -292,17 +316,17 @@ async fn parse_item(
     Ok(app.engine().run_check(tenant_id, move || item(&text, &body, mode, &owner)).await?)
 }
 
-/// An event of a batch, and the tenant that it names, if any.
-type ParsedItem = (EventDraft, Option<String>);
+/// An event of a batch, and the tenant that it names.
+type ParsedItem = (EventDraft, NamedTenant);
 
 /// Parses one event of a batch. The problem lists all of its invalid fields.
 fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<ParsedItem, Problem> {
     if mode == Mode::Batch {
-        return Ok((parse_structured(text, body, tenant_id.clone())?, None));
+        return Ok((parse_structured(text, body, tenant_id.clone())?, NamedTenant::default()));
     }
     let parse = || -> Result<ParsedItem, AppError> {
         let mut event: EventInput<'_> = parse_object(text)?;
-        let named = event.tenant_id.take().map(Cow::into_owned);
+        let named = named_tenant(&mut event);
         Ok((to_draft(event, body, tenant_id.clone())?, named))
     };
     parse().map_err(|error| Problem::from(error).with_invalid_fields(in_object(EVENT_SCHEMA, text)))
@@ -313,16 +337,18 @@ fn item(text: &[u8], body: &Bytes, mode: Mode, tenant_id: &TenantId) -> Result<P
 async fn resolve_item(
     app: &AppState,
     caller: &Actor,
-    known: &mut BTreeMap<String, Result<TenantId, AppError>>,
+    known: &mut BTreeMap<(String, bool), Result<TenantId, AppError>>,
     draft: EventDraft,
-    named: Option<String>,
+    named: NamedTenant,
 ) -> Result<EventDraft, AppError> {
-    let Some(named) = named.filter(|named| *named != draft.tenant_id.as_str()) else { return Ok(draft) };
-    let resolved = match known.get(&named) {
+    let Some(id) = named.id.filter(|named| *named != draft.tenant_id.as_str()) else { return Ok(draft) };
+    let key = (id, named.create);
+    let resolved = match known.get(&key) {
         Some(resolved) => resolved.clone(),
         None => {
-            let resolved = app.resolve_tenant(caller, Some(&named)).await.map(|tenant| tenant.id);
-            known.insert(named, resolved.clone());
+            let resolved = app.resolve_or_create_tenant(caller, Some(&key.0), key.1).await;
+            let resolved = resolved.map(|tenant| tenant.id);
+            known.insert(key, resolved.clone());
             resolved
         }
     };

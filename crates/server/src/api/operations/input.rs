@@ -1,13 +1,14 @@
 //! Request bodies and queries of bulk operations.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, EventId, FailureCategory, FieldError, Time, WebhookId,
+    DeadReason, DeliveryStatus, EventId, FailureCategory, FieldError, Time,
     delivery::{
         bulk_operation::{MAX_RATE, OperationFilter},
         code_filter::CodeFilter,
         lane::Priority,
     },
     event::event_type::ExactEventType,
+    webhook::uid::WebhookRef,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -17,7 +18,7 @@ use crate::{
         extract::{List, without_repetitions},
         scope::tenant_parameter,
     },
-    app::parse::json::object,
+    app::{App, AppError, TenantView, parse::json::object},
     problem::Problem,
 };
 
@@ -25,10 +26,10 @@ use crate::{
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::api) struct BatchFilter {
-    /// Match deliveries to these webhooks.
+    /// Match deliveries to these webhooks, by id or uid.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
-    webhook_ids: Option<Vec<WebhookId>>,
+    webhook_ids: Option<Vec<WebhookRef>>,
     /// Match deliveries of these event types. Names must match exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 1000)]
@@ -105,10 +106,11 @@ fn check_exact(names: &[String]) -> Result<(), FieldError> {
 }
 
 impl BatchFilter {
-    pub(super) fn selection(self) -> Result<OperationFilter, Problem> {
+    pub(super) async fn selection(self, app: &App, tenant: &TenantView) -> Result<OperationFilter, Problem> {
         check_exact(self.event_types.as_deref().unwrap_or_default())?;
+        let webhooks = named("filter.webhook_ids", self.webhook_ids)?;
         Ok(OperationFilter {
-            webhook_ids: named("filter.webhook_ids", self.webhook_ids)?,
+            webhook_ids: app.webhook_ids(tenant, &webhooks).await?,
             event_types: named("filter.event_types", self.event_types)?,
             event_ids: named("filter.event_ids", self.event_ids)?,
             idempotency_keys: named("filter.idempotency_keys", self.idempotency_keys)?,
@@ -134,7 +136,7 @@ impl From<OperationFilter> for BatchFilter {
             Some(list).filter(|list| !list.is_empty())
         }
         Self {
-            webhook_ids: some(selection.webhook_ids),
+            webhook_ids: some(selection.webhook_ids.into_iter().map(WebhookRef::Id).collect()),
             event_types: some(selection.event_types),
             event_ids: some(selection.event_ids),
             idempotency_keys: some(selection.idempotency_keys),
@@ -253,9 +255,9 @@ tenant_parameter!(BackfillInput);
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct PurgeQuery {
-    /// Purge only dead letters of these webhooks: up to 50, separated by commas or as repeated parameters.
+    /// Purge only dead letters of these webhooks, by id or uid: up to 50, separated by commas or as repeated parameters.
     #[param(value_type = Option<Vec<String>>)]
-    webhook_id: Option<List<WebhookId>>,
+    webhook_id: Option<List<WebhookRef>>,
     /// Purge only dead letters of these event types.
     #[param(value_type = Option<Vec<String>>)]
     event_type: Option<List<ExactEventType>>,
@@ -298,9 +300,13 @@ pub(in crate::api) struct PurgeQuery {
 tenant_parameter!(PurgeQuery);
 
 impl PurgeQuery {
-    pub(super) fn selection(&self) -> OperationFilter {
-        OperationFilter {
-            webhook_ids: List::values(&self.webhook_id),
+    pub(super) async fn selection(
+        &self,
+        app: &App,
+        tenant: &TenantView,
+    ) -> Result<OperationFilter, AppError> {
+        Ok(OperationFilter {
+            webhook_ids: app.webhook_ids(tenant, &List::values(&self.webhook_id)).await?,
             event_types: List::strings(&self.event_type),
             event_ids: self.event_id.into_iter().collect(),
             idempotency_keys: self.idempotency_key.iter().cloned().collect(),
@@ -314,6 +320,6 @@ impl PurgeQuery {
             from: self.from,
             to: self.to,
             ..OperationFilter::default()
-        }
+        })
     }
 }

@@ -9,12 +9,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    DeliveryStatus, FieldError, OperationId, WebhookId,
+    DeliveryStatus, FieldError, OperationId,
     delivery::bulk_operation::{
         OperationAction, OperationFilter, OperationKind, OperationState, OperationTarget,
     },
+    webhook::uid::WebhookRef,
 };
-use redrive_store::OperationRequest;
+use redrive_store::{CreationKey, Operation, OperationRequest};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -26,13 +27,14 @@ use self::{
 };
 use super::{
     AppState,
+    creation::{Creation, mark_replayed},
     deliveries::TenantInput,
     extract::{Id, Json, MAX_SELECTION_BYTES, NoBody, OptionalJson, Query},
     page::{Page, Paging},
     scope::{CanRead, Resends, Scoped, ScopedBody, TenantQuery},
 };
 use crate::{
-    app::{Actor, App, TenantView, operations::backfill_selection},
+    app::{Actor, App, AppError, Created, TenantView, operations::backfill_selection},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 
@@ -70,7 +72,7 @@ impl Order {
             let what = "must be omitted if `filter` is given";
             return Err(FieldError::new("delivery_ids", what).into());
         }
-        request.selection = filter.unwrap_or_default().selection()?;
+        request.selection = filter.unwrap_or_default().selection(app, tenant).await?;
         let names_delivered = request.selection.statuses.contains(&DeliveryStatus::Delivered);
         request.selection.undelivered_only = request.kind == OperationKind::Retry
             && request.among != OperationTarget::Dead
@@ -106,7 +108,7 @@ async fn retry_batch(
     actor: &Actor,
     tenant: TenantView,
     among: OperationTarget,
-    input: RetryBatchInput,
+    (input, key): (RetryBatchInput, Option<CreationKey>),
 ) -> Result<Response, Problem> {
     let request = OperationRequest {
         kind: OperationKind::Retry,
@@ -120,10 +122,21 @@ async fn retry_batch(
     if input.dry_run {
         return order.dry_run(app, tenant).await;
     }
-    let operation = app.begin_operation(actor, tenant, order.request, input.start_at).await?;
-    let mut view = OperationView::new(operation, app.engine().clock().now());
-    view.results = order.named;
-    Ok(accepted(view))
+    let begin = app.begin_operation(actor, tenant.clone(), order.request, input.start_at, key.clone());
+    let view = |operation| {
+        let mut view = OperationView::new(operation, app.engine().clock().now());
+        view.results = order.named;
+        view
+    };
+    match app.create_once(key.as_ref(), begin).await? {
+        Created::Now(operation) => Ok(accepted(view(operation))),
+        Created::Before(id) => Ok(mark_replayed(accepted(view(operation_before(app, tenant, &id).await?)))),
+    }
+}
+
+/// Returns the operation that an earlier request with the same key created.
+async fn operation_before(app: &App, tenant: TenantView, id: &str) -> Result<Operation, AppError> {
+    app.operation(tenant, id.parse().map_err(|_| AppError::NotFound("operation"))?).await
 }
 
 /// Retry dead letters in bulk
@@ -133,7 +146,7 @@ async fn retry_batch(
 /// another operation over the same deliveries. With `delivery_ids` the response has a result for each id: an unknown
 /// one, or one of another tenant, gets a 404, and a delivery that is not a dead letter a 409.
 #[utoipa::path(
-    post, path = "/v1/dlq/retry-batch", operation_id = "retryDeadLetters", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
+    post, path = "/v1/dlq/retry-batch", operation_id = "retryDeadLetters", tag = "dlq", params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first operation")), request_body = Option<RetryBatchInput>,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         (status = 200, description = "Result of the dry run", body = DryRunView),
@@ -142,13 +155,14 @@ async fn retry_batch(
 )]
 async fn retry_dead(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: OptionalJson(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, body: creation, .. }: ScopedBody<
         Resends,
         (),
-        OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>,
+        Creation<OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &actor, tenant, OperationTarget::Dead, input).await
+    let (OptionalJson(input), key) = creation.into_parts(&app, Some(&tenant))?;
+    retry_batch(&app, &actor, tenant, OperationTarget::Dead, (input, key)).await
 }
 
 /// Retry deliveries in bulk
@@ -158,7 +172,7 @@ async fn retry_dead(
 /// `include_delivered` is true. The filter must not be empty. With `delivery_ids` the response has a result for each
 /// id, and a named delivery without an attempt becomes due now too.
 #[utoipa::path(
-    post, path = "/v1/deliveries/retry-batch", operation_id = "retryDeliveries", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
+    post, path = "/v1/deliveries/retry-batch", operation_id = "retryDeliveries", tag = "deliveries", params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first operation")), request_body = RetryBatchInput,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
         (status = 200, description = "Result of the dry run", body = DryRunView),
@@ -167,19 +181,20 @@ async fn retry_dead(
 )]
 async fn retry_deliveries(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, body: creation, .. }: ScopedBody<
         Resends,
         (),
-        Json<RetryBatchInput, MAX_SELECTION_BYTES>,
+        Creation<Json<RetryBatchInput, MAX_SELECTION_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
-    retry_batch(&app, &actor, tenant, OperationTarget::Deliveries, input).await
+    let (Json(input), key) = creation.into_parts(&app, Some(&tenant))?;
+    retry_batch(&app, &actor, tenant, OperationTarget::Deliveries, (input, key)).await
 }
 
 /// Waits briefly for the operation to finish; responds with 200 if it has completed, otherwise with 202.
 async fn finished_or_pending(
     app: &App,
-    operation: redrive_store::Operation,
+    operation: Operation,
     results: Option<Vec<NamedResultView>>,
 ) -> Result<Response, Problem> {
     let operation = app.wait_briefly(operation).await?;
@@ -197,7 +212,7 @@ async fn finished_or_pending(
 /// Requests in flight are allowed to finish; if one succeeds, its delivery is delivered. With `delivery_ids` the
 /// response has a result for each id.
 #[utoipa::path(
-    post, path = "/v1/deliveries/cancel-batch", operation_id = "cancelDeliveries", tag = "deliveries", params(TenantQuery),
+    post, path = "/v1/deliveries/cancel-batch", operation_id = "cancelDeliveries", tag = "deliveries", params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first operation")),
     request_body = CancelBatchInput,
     responses(
         (status = 200, description = "Operation completed, or result of the dry run", body = inline(DoneOrDryRun)),
@@ -207,12 +222,13 @@ async fn finished_or_pending(
 )]
 async fn cancel_deliveries(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, body: creation, .. }: ScopedBody<
         Resends,
         (),
-        Json<CancelBatchInput, MAX_SELECTION_BYTES>,
+        Creation<Json<CancelBatchInput, MAX_SELECTION_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
+    let (Json(input), key) = creation.into_parts(&app, Some(&tenant))?;
     let request = OperationRequest {
         kind: OperationKind::Cancel,
         among: OperationTarget::Pending,
@@ -224,8 +240,14 @@ async fn cancel_deliveries(
     if input.dry_run {
         return order.dry_run(&app, tenant).await;
     }
-    let operation = app.begin_operation(&actor, tenant, order.request, None).await?;
-    finished_or_pending(&app, operation, order.named).await
+    let begin = app.begin_operation(&actor, tenant.clone(), order.request, None, key.clone());
+    match app.create_once(key.as_ref(), begin).await? {
+        Created::Now(operation) => finished_or_pending(&app, operation, order.named).await,
+        Created::Before(id) => {
+            let operation = operation_before(&app, tenant, &id).await?;
+            finished_or_pending(&app, operation, order.named).await.map(mark_replayed)
+        }
+    }
 }
 
 /// Completed operation, or the result of a dry run.
@@ -258,14 +280,14 @@ async fn purge(
     let order = OperationRequest {
         kind: OperationKind::Purge,
         among: OperationTarget::Dead,
-        selection: query.selection(),
+        selection: query.selection(&app, &tenant).await?,
         rate: None,
         priority: None,
     };
     if query.dry_run == Some(true) {
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.begin_operation(&actor, tenant, order, None).await?;
+    let operation = app.begin_operation(&actor, tenant, order, None, None).await?;
     finished_or_pending(&app, operation, None).await
 }
 
@@ -274,7 +296,7 @@ async fn purge(
 /// Delivers past events that the webhook subscribes to and has not received, such as events published before it
 /// was created.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/backfill", operation_id = "backfillWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/backfill", operation_id = "backfillWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first operation")),
     request_body = BackfillInput,
     responses(
         (status = 202, description = "Operation accepted; it runs in the background", body = OperationView),
@@ -284,12 +306,14 @@ async fn purge(
 )]
 async fn backfill(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, path: Id(id), body: Json(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, path: Id(webhook), body: creation, .. }: ScopedBody<
         Resends,
-        Id<WebhookId>,
-        Json<BackfillInput, MAX_SELECTION_BYTES>,
+        Id<WebhookRef>,
+        Creation<Json<BackfillInput, MAX_SELECTION_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
+    let (Json(input), key) = creation.into_parts(&app, Some(&tenant))?;
+    let id = app.webhook_id(&tenant, &webhook).await?;
     app.check_backfill(&tenant, id).await?;
     if input.from.is_none() {
         return Err(FieldError::new(
@@ -313,8 +337,12 @@ async fn backfill(
     if input.dry_run {
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.begin_operation(&actor, tenant, order, input.start_at).await?;
-    Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
+    let begin = app.begin_operation(&actor, tenant.clone(), order, input.start_at, key.clone());
+    let view = |operation| OperationView::new(operation, app.engine().clock().now());
+    match app.create_once(key.as_ref(), begin).await? {
+        Created::Now(operation) => Ok(accepted(view(operation))),
+        Created::Before(id) => Ok(mark_replayed(accepted(view(operation_before(&app, tenant, &id).await?)))),
+    }
 }
 
 /// List bulk operations

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use axum::extract::State;
 use redrive_core::{
-    FieldError, Time, WebhookId,
+    FieldError, Time,
     protection::breaker::{CircuitView as Circuit, Counts, Forced},
+    webhook::uid::WebhookRef,
 };
 use redrive_engine::CircuitAction;
 use redrive_store::CircuitPeriod;
@@ -16,9 +17,9 @@ use crate::{
     api::{
         AppState,
         extract::{Id, Json, Query},
-        scope::{Authorized, ManagesEndpoints, TenantQuery},
+        scope::{Authorized, Identifies, ManagesEndpoints, TenantQuery},
     },
-    app::{across_tenants::ObjectId, circuit::CircuitDetails},
+    app::circuit::CircuitDetails,
     problem::{ChangeProblems, Problem},
 };
 
@@ -134,13 +135,13 @@ impl CircuitInput {
 /// A forced state lasts for `duration_seconds`, or until it is reset. It survives restarts.
 #[utoipa::path(
     patch, path = "/v1/webhooks/{id}/circuit-breaker", operation_id = "changeCircuit", tag = "webhooks",
-    params(("id" = String, Path), TenantQuery), request_body = CircuitInput,
+    params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery), request_body = CircuitInput,
     responses((status = 200, description = "The circuit after the change", body = CircuitView), ChangeProblems),
 )]
 pub(super) async fn act(
     State(app): State<AppState>,
     Authorized(caller, _): Authorized<ManagesEndpoints>,
-    Id(id): Id<WebhookId>,
+    Id(webhook): Id<WebhookRef>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<CircuitInput>,
 ) -> Result<axum::Json<CircuitView>, Problem> {
@@ -149,7 +150,8 @@ pub(super) async fn act(
         caller.reject_portal_session()?;
     }
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = app.resolve_tenant_of(&caller, named, Some(ObjectId::Webhook(id))).await?;
+    let tenant = app.resolve_tenant_of(&caller, named, webhook.object()).await?;
+    let id = app.webhook_id(&tenant, &webhook).await?;
     let action = |now| input.action(&caller.name, now);
     Ok(axum::Json(app.act_on_circuit(&caller, tenant, id, action).await?.into()))
 }

@@ -6,12 +6,13 @@ use redrive_core::{
     FieldError,
     delivery::retry::{RetryConfig, RetryPolicy},
     event::event_type::Pattern,
+    metadata::Metadata,
     protection::{
         breaker::{BreakerConfig, BreakerPolicy},
         limiter::RateLimit,
     },
     security::signature::Secret,
-    webhook::{Owner, WebhookSpec, confidential::SecretString, metadata::MetadataValue, parse_url},
+    webhook::{Owner, WebhookSpec, confidential::SecretString, parse_url, uid::WebhookUid},
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -32,10 +33,11 @@ pub(in crate::api) fn broken_rules(body: &[u8]) -> Vec<FieldError> {
         description: fields.parse("description"),
         owner: fields.parse::<Owner>("owner"),
         rate_limit: fields.parse::<RateLimit>("rate_limit"),
-        metadata: fields.parse::<BTreeMap<String, MetadataValue>>("metadata").unwrap_or_default(),
+        metadata: fields.parse::<Metadata>("metadata").unwrap_or_default(),
         ..WebhookSpec::default()
     };
     let url = fields.parse::<String>("url").and_then(|url| parse_url(&url, true).err());
+    let uid = fields.parse::<String>("uid").and_then(|uid| WebhookUid::parse(&uid).err());
     let secret = fields.parse::<String>("secret").and_then(|secret| Secret::parse(&secret).err());
     let retry = fields.parse::<RetryConfig>("retry_config");
     let retry = retry.and_then(|retry| {
@@ -43,7 +45,7 @@ pub(in crate::api) fn broken_rules(body: &[u8]) -> Vec<FieldError> {
     });
     let breaker = fields.parse::<BreakerConfig>("circuit_breaker_config");
     let breaker = breaker.and_then(|config| config.resolve(&BreakerPolicy::default()).err());
-    let others = [secret, retry, breaker].into_iter().flatten();
+    let others = [uid, secret, retry, breaker].into_iter().flatten();
     url.into_iter().chain(spec.invalid_fields()).chain(others).collect()
 }
 

@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use redrive_core::{
-    WebhookId,
     routing::filter::{self, Filter, FilterExplanation, Payload},
+    webhook::uid::WebhookRef,
 };
 use redrive_engine::MAX_INLINE_COST_UNITS;
 use serde::{Deserialize, Serialize};
@@ -142,17 +142,18 @@ pub(crate) struct FilterTestView {
 /// Evaluates the webhook's filter, or the given one, against a payload. Nothing is sent or changed.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/filter/test", operation_id = "testFilter", tag = "webhooks",
-    params(("id" = String, Path), TenantQuery), request_body = FilterTestInput,
+    params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery), request_body = FilterTestInput,
     responses((status = 200, description = "Whether the payload passes, and why not", body = FilterTestView), ChangeProblems),
 )]
 pub(super) async fn try_filter(
     State(app): State<AppState>,
-    ScopedBody { tenant, path: Id(id), body: PayloadJson(input), .. }: ScopedBody<
+    ScopedBody { tenant, path: Id(webhook), body: PayloadJson(input), .. }: ScopedBody<
         CanRead,
-        Id<WebhookId>,
+        Id<WebhookRef>,
         PayloadJson<FilterTestInput>,
     >,
 ) -> Result<axum::Json<FilterTestView>, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     let webhook = app.webhook(tenant.clone(), id).await?;
     let filter = match input.filter {
         Some(given) => given.map(|raw| Filter::parse(raw.get())).transpose()?,

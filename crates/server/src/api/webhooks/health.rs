@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use redrive_core::{
-    FailureCategory, Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup,
-    webhook::status::WebhookStatus,
+    FailureCategory, Time, WebhookId,
+    dispatch::gate::WaitingOn,
+    statistics::rollup::Rollup,
+    webhook::{status::WebhookStatus, uid::WebhookRef},
 };
 use redrive_engine::WaitReason;
 use serde::Serialize;
@@ -163,12 +165,13 @@ impl HealthView {
 ///
 /// Returns its circuit, the results of recent attempts, and its backlog by reason.
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}/health", operation_id = "getWebhookHealth", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    get, path = "/v1/webhooks/{id}/health", operation_id = "getWebhookHealth", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery),
     responses((status = 200, description = "Health of the webhook", body = HealthView), ReadProblems),
 )]
 pub(super) async fn get(
     State(app): State<AppState>,
-    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<WebhookId>>,
+    Scoped { tenant, path: Id(webhook), .. }: Scoped<CanRead, Id<WebhookRef>>,
 ) -> Result<axum::Json<HealthView>, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     Ok(axum::Json(HealthView::new(id, app.health(tenant, id).await?)))
 }

@@ -6,13 +6,14 @@ use redrive_core::{
     FieldError, Time,
     delivery::{lane::Ordering, retry::RetryConfig},
     event::{PayloadFormat, event_type::Pattern},
+    metadata::Metadata,
     protection::{breaker::BreakerConfig, limiter::RateLimit},
     routing::filter::Filter,
     security::signature::SignatureConfig,
     webhook::{
         ManagedBy, Owner, SuppliedCredentials, WebhookSpec, WebhookState,
         confidential::{EndpointAuth, SecretString},
-        metadata::MetadataValue,
+        uid::WebhookUid,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,11 @@ use crate::{
 #[derive(Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WebhookInput {
+    /// Your own id of the webhook, unique in the tenant and usable wherever its id is: 1 to 128 of A-Z, a-z, 0-9, '.', '_',
+    /// '-' and ':', beginning with a letter or digit, but not with `wh_`; null for none.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, example = "crm-sync", pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+    uid: Option<Option<String>>,
     /// URL that events are sent to.
     #[schema(example = "https://example.com/webhooks", format = "uri", max_length = 2048)]
     url: Option<String>,
@@ -98,7 +104,7 @@ pub(crate) struct WebhookInput {
     /// Your own metadata: any JSON values by name, up to 8,192 bytes in total and nested up to 20 levels deep. Kept as
     /// sent.
     #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
-    metadata: Option<BTreeMap<String, MetadataValue>>,
+    metadata: Option<Metadata>,
     /// Time in the future at which the webhook is disabled; null for never.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -280,6 +286,11 @@ impl WebhookInput {
         }
     }
 
+    /// Returns whether the input sets another uid, or removes it.
+    pub(super) fn names_other_uid(&self, uid: &WebhookUid) -> bool {
+        self.uid.as_ref().is_some_and(|named| named.as_deref() != Some(uid.as_str()))
+    }
+
     pub(crate) fn new_spec(&self) -> Result<WebhookSpec, AppError> {
         let Some(url) = self.url.clone() else {
             return Err(FieldError::new("url", "is missing; set the URL that events are sent to").into());
@@ -300,6 +311,9 @@ impl WebhookInput {
             if let Some(value) = from {
                 to.clone_from(value);
             }
+        }
+        if let Some(uid) = &self.uid {
+            spec.uid = uid.as_deref().map(WebhookUid::parse).transpose()?;
         }
         put(&mut spec.url, &self.url);
         put(&mut spec.events, &self.events);

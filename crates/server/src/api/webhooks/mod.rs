@@ -21,7 +21,7 @@ use redrive_core::{
     notification::preferences::normalize_address,
     security::signature::Secret,
     time::HumanDuration,
-    webhook::{Webhook, WebhookState, status::WebhookStatus},
+    webhook::{SuppliedCredentials, Webhook, WebhookState, status::WebhookStatus, uid::WebhookRef},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -33,6 +33,7 @@ use self::{input::InputState, view::WebhookView};
 pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
+    creation::{Creation, replayed},
     events::PublishedView,
     extract::{Id, Json, MAX_WEBHOOK_BODY_BYTES, OptionalJson, OptionalPayloadJson, Query},
     page::{Page, Paging},
@@ -44,7 +45,7 @@ use super::{
 };
 use crate::{
     app::{
-        Actor, AppError, Capability, TenantSelection, TenantView,
+        Actor, AppError, Capability, Created, TenantSelection, TenantView,
         across_tenants::read_each,
         webhooks::{DEFAULT_OVERLAP, NewWebhook},
     },
@@ -108,29 +109,51 @@ pub(crate) async fn validate_draft(
 ///
 /// It receives every matching event that is acknowledged from then on.
 #[utoipa::path(
-    post, path = "/v1/webhooks", operation_id = "createWebhook", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
-    responses((status = 201, description = "`secret` is returned only once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
+    post, path = "/v1/webhooks", operation_id = "createWebhook", tag = "webhooks", request_body = WebhookInput,
+    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key with the same body returns the first object, without its secret")),
+    responses(
+        (status = 201, description = "`secret` is returned only once, except to a portal session without the capability `secrets`", body = WebhookView),
+        (status = 200, description = "The webhook that an earlier request with this idempotency key created, without `secret`", body = WebhookView),
+        ChangeProblems,
+    ),
 )]
 async fn create(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, body: Json(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, body: creation, .. }: ScopedBody<
         ManagesEndpoints,
         (),
-        Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
+        Creation<Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>>,
     >,
 ) -> Result<Response, Problem> {
-    let secret = parse_secret(input.secret.as_deref())?;
+    let (Json(input), key) = creation.into_parts(&app, Some(&tenant))?;
+    let create = app.create_webhook(&actor, tenant.clone(), new_webhook(&input)?, key.clone());
+    match app.create_once(key.as_ref(), create).await? {
+        Created::Now(webhook) => created(&app, &actor, webhook).await,
+        Created::Before(id) => {
+            let id = id.parse().map_err(|_| AppError::NotFound("webhook"))?;
+            Ok(replayed(view_now(&app, app.webhook(tenant, id).await?).await?))
+        }
+    }
+}
+
+/// Returns the webhook that an input describes.
+fn new_webhook(input: &WebhookInput) -> Result<NewWebhook, AppError> {
+    let secret = input.secret.as_deref().map(Secret::parse).transpose()?;
     let mut state = WebhookState::Active;
     input.requested_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
     let forced_until = input.force_open_until().flatten();
-    let new = NewWebhook { spec: input.new_spec()?, secret, state, forced_until };
-    let webhook = app.create_webhook(&actor, tenant.clone(), new).await?;
+    Ok(NewWebhook { spec: input.new_spec()?, secret, state, forced_until })
+}
+
+/// Returns the response with a webhook that was created now.
+async fn created(app: &AppState, actor: &Actor, webhook: Webhook) -> Result<Response, Problem> {
     let (facts, now) = (app.webhook_facts(&webhook).await?, app.engine().clock().now());
+    let tenant_id = webhook.tenant_id.clone();
     let view = match actor.is_capable(Capability::Secrets) {
         true => WebhookView::with_secret(webhook, facts, None, now),
         false => WebhookView::new(webhook, facts, None, now),
     };
-    let view = with_confirmation(&app, tenant.id, view).await?;
+    let view = with_confirmation(app, tenant_id, view).await?;
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
@@ -232,78 +255,116 @@ async fn add_confirmations(
 
 /// Get a webhook
 #[utoipa::path(
-    get, path = "/v1/webhooks/{id}", operation_id = "getWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    get, path = "/v1/webhooks/{id}", operation_id = "getWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery),
     responses((status = 200, description = "The webhook", body = WebhookView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
-    Scoped { tenant, path: Id(id), .. }: Scoped<CanRead, Id<WebhookId>>,
+    Scoped { tenant, path: Id(webhook), .. }: Scoped<CanRead, Id<WebhookRef>>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     Ok(axum::Json(view_now(&app, app.webhook(tenant, id).await?).await?))
 }
 
-async fn change(
-    app: &AppState,
+/// Returns the change that an input describes. A secret in it must be one that signs for the webhook now.
+fn change_by(
     actor: &Actor,
-    tenant_id: &TenantId,
-    id: WebhookId,
     input: &WebhookInput,
-) -> Result<WebhookView, Problem> {
-    if input.secret.is_some() {
-        return Err(FieldError::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
-    }
+) -> Result<impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>, AppError> {
+    let secret = input.secret.as_deref().map(Secret::parse).transpose()?;
     let state = input.requested_state()?;
-    let apply = |webhook: &mut Webhook| {
+    Ok(move |webhook: &mut Webhook| {
+        if let Some(secret) = &secret {
+            require_current_secret(actor, webhook, secret)?;
+        }
         if let Some(state) = state {
             state.apply_to(&mut webhook.state);
         }
         input.apply_to(&mut webhook.spec)
-    };
-    let webhook = app.update_webhook(actor, tenant_id, id, apply, input.force_open_until()).await?;
-    Ok(view_now(app, webhook).await?)
+    })
+}
+
+/// Rejects a secret that does not sign for the webhook now.
+fn require_current_secret(actor: &Actor, webhook: &Webhook, secret: &Secret) -> Result<(), AppError> {
+    actor.require_capability(Capability::Secrets)?;
+    match webhook.secrets.iter().any(|live| live.secret == *secret) {
+        true => Ok(()),
+        false => Err(changed_secret().into()),
+    }
+}
+
+fn changed_secret() -> FieldError {
+    FieldError::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret")
 }
 
 /// Request that changes a webhook.
-type ChangeRequest = ScopedBody<ManagesEndpoints, Id<WebhookId>, Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>>;
+type ChangeRequest = ScopedBody<ManagesEndpoints, Id<WebhookRef>, Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>>;
 
 /// Update a webhook
 ///
 /// Missing fields keep their value. Pending deliveries keep their body.
 #[utoipa::path(
-    patch, path = "/v1/webhooks/{id}", operation_id = "updateWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    patch, path = "/v1/webhooks/{id}", operation_id = "updateWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery),
     request_body = WebhookInput,
     responses((status = 200, description = "The changed webhook", body = WebhookView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, path: Id(id), body: Json(input), .. }: ChangeRequest,
+    ScopedBody { actor, tenant, path: Id(webhook), body: Json(input), .. }: ChangeRequest,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    change(&app, &actor, &tenant, id, &input).await.map(axum::Json)
+    if input.secret.is_some() {
+        return Err(changed_secret().into());
+    }
+    let id = app.webhook_id(&tenant, &webhook).await?;
+    let change = change_by(&actor, &input)?;
+    let webhook = app.update_webhook(&actor, &tenant, id, change, input.force_open_until()).await?;
+    Ok(axum::Json(view_now(&app, webhook).await?))
 }
 
-/// Update a webhook
+/// Create or update a webhook
 ///
-/// Same as PATCH: missing fields keep their value.
+/// If the path names a uid that no webhook of the tenant has, a webhook with that uid is created. Otherwise same as PATCH:
+/// missing fields keep their value; `secret` must be one that signs now. Concurrent requests create one webhook.
 #[utoipa::path(
-    put, path = "/v1/webhooks/{id}", operation_id = "replaceWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    put, path = "/v1/webhooks/{id}", operation_id = "replaceWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery),
     request_body = WebhookInput,
-    responses((status = 200, description = "The changed webhook", body = WebhookView), ChangeProblems),
+    responses(
+        (status = 200, description = "The changed webhook", body = WebhookView),
+        (status = 201, description = "The created webhook; `secret` is returned only once, except to a portal session without the capability `secrets`", body = WebhookView),
+        ChangeProblems,
+    ),
 )]
-async fn put(state: State<AppState>, request: ChangeRequest) -> Result<axum::Json<WebhookView>, Problem> {
-    patch(state, request).await
+async fn put(state: State<AppState>, request: ChangeRequest) -> Result<Response, Problem> {
+    let WebhookRef::Uid(uid) = &request.path.0 else {
+        return patch(state, request).await.map(IntoResponse::into_response);
+    };
+    let (State(app), Json(input)) = (state, &request.body);
+    let (actor, tenant) = (&request.actor, &request.tenant);
+    if input.names_other_uid(uid) {
+        let message = "differs from the uid in the path; omit it, or change it with PATCH";
+        return Err(FieldError::new("uid", message).into());
+    }
+    let (new, change) = (|| new_webhook(input), change_by(actor, input)?);
+    let put = app.put_webhook(actor, tenant, uid, new, change, input.force_open_until());
+    let (webhook, is_new) = put.await?;
+    match is_new {
+        true => created(&app, actor, webhook).await,
+        false => Ok(axum::Json(view_now(&app, webhook).await?).into_response()),
+    }
 }
 
 /// Delete a webhook
 ///
 /// Pending deliveries are cancelled; the history is kept.
 #[utoipa::path(
-    delete, path = "/v1/webhooks/{id}", operation_id = "deleteWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    delete, path = "/v1/webhooks/{id}", operation_id = "deleteWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery),
     responses((status = 204, description = "Deleted"), ReadProblems),
 )]
 async fn delete(
     State(app): State<AppState>,
-    Scoped { actor, tenant, path: Id(id), .. }: Scoped<ManagesEndpoints, Id<WebhookId>>,
+    Scoped { actor, tenant, path: Id(webhook), .. }: Scoped<ManagesEndpoints, Id<WebhookRef>>,
 ) -> Result<StatusCode, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     app.delete_webhook(&actor, &tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -328,17 +389,18 @@ tenant_parameter!(RotateInput);
 /// During the overlap every request carries one signature per live secret.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/rotate-secret", operation_id = "rotateWebhookSecret", tag = "webhooks",
-    params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
+    params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery), request_body = Option<RotateInput>,
     responses((status = 200, description = "`secret` is returned only once", body = WebhookView), ChangeProblems),
 )]
 async fn rotate_secret(
     State(app): State<AppState>,
-    ScopedBody { actor, tenant, path: Id(id), body: OptionalJson(input), .. }: ScopedBody<
+    ScopedBody { actor, tenant, path: Id(webhook), body: OptionalJson(input), .. }: ScopedBody<
         RotatesSecrets,
-        Id<WebhookId>,
+        Id<WebhookRef>,
         OptionalJson<RotateInput>,
     >,
 ) -> Result<axum::Json<WebhookView>, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).as_duration();
     let webhook = app.rotate_secret(&actor, &tenant, id, secret, overlap).await?;
@@ -367,22 +429,30 @@ tenant_parameter!(TestInput);
 /// Publishes a `redrive.test` event to this webhook only, through the normal pipeline. Returns a conflict if the
 /// webhook is not active.
 #[utoipa::path(
-    post, path = "/v1/webhooks/{id}/test", operation_id = "testWebhook", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    post, path = "/v1/webhooks/{id}/test", operation_id = "testWebhook", tag = "webhooks", params(("id" = String, Path, description = "Id or uid of the webhook"), TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first event")),
     request_body = Option<TestInput>,
-    responses((status = 202, description = "The published test event", body = PublishedView), ChangeProblems),
+    responses(
+        (status = 202, description = "The published test event", body = PublishedView),
+        (status = 200, description = "Duplicate: the test event was already published with this idempotency key", body = PublishedView),
+        ChangeProblems,
+    ),
 )]
 async fn test(
     State(app): State<AppState>,
-    ScopedBody { tenant, path: Id(id), body: OptionalPayloadJson(input), .. }: ScopedBody<
+    ScopedBody { tenant, path: Id(webhook), body: creation, .. }: ScopedBody<
         ManagesEndpoints,
-        Id<WebhookId>,
-        OptionalPayloadJson<TestInput>,
+        Id<WebhookRef>,
+        Creation<OptionalPayloadJson<TestInput>>,
     >,
 ) -> Result<Response, Problem> {
+    let id = app.webhook_id(&tenant, &webhook).await?;
+    let Creation { body: OptionalPayloadJson(input), request } = creation;
     let data = match input.data {
         Some(data) => Bytes::from(data.get().to_owned()),
         None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),
     };
-    let receipt = app.test_webhook(tenant, id, data).await?;
-    Ok((StatusCode::ACCEPTED, axum::Json(PublishedView::from(receipt))).into_response())
+    let key = request.map(|request| request.key.into_boxed_str());
+    let receipt = app.test_webhook(tenant, id, data, key).await?;
+    let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
 }

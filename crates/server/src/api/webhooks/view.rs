@@ -6,12 +6,13 @@ use redrive_core::{
     TenantId, Time, WebhookId,
     delivery::{lane::Ordering, retry::RetryConfig},
     event::{PayloadFormat, event_type::Pattern},
+    metadata::Metadata,
     protection::{breaker::BreakerConfig, limiter::RateLimit},
     routing::filter::Filter,
     security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due_since},
     webhook::{
         ManagedBy, Owner, Webhook, WebhookState, caps::EffectiveLimits, confidential::EndpointAuth,
-        metadata::MetadataValue, status::WebhookStatus, verification::Verification,
+        status::WebhookStatus, uid::WebhookUid, verification::Verification,
     },
 };
 use serde::Serialize;
@@ -29,6 +30,9 @@ pub(crate) struct WebhookView {
     /// Unique id of the webhook.
     #[schema(value_type = String)]
     id: WebhookId,
+    /// Your own id of the webhook, usable wherever `id` is; null if it has none.
+    #[schema(value_type = Option<String>)]
+    uid: Option<WebhookUid>,
     /// Tenant that the webhook belongs to.
     #[schema(value_type = String)]
     tenant_id: TenantId,
@@ -96,7 +100,7 @@ pub(crate) struct WebhookView {
     rotation_due_since: Option<Time>,
     /// Your own metadata, as sent.
     #[schema(value_type = BTreeMap<String, serde_json::Value>)]
-    metadata: BTreeMap<String, MetadataValue>,
+    metadata: Metadata,
     /// Time at which the webhook is disabled; null for never.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
@@ -259,6 +263,7 @@ impl WebhookView {
         };
         Self {
             id: webhook.id,
+            uid: spec.uid,
             tenant_id: webhook.tenant_id,
             url: spec.url,
             description: spec.description,

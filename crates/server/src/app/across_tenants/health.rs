@@ -51,7 +51,7 @@ impl TenantSummary {
     /// Returns whether the id or the name contains a text, which is in lower case.
     fn contains(&self, text: &str) -> bool {
         let name = self.tenant.name.as_deref().unwrap_or_default();
-        self.tenant.id.as_str().contains(text) || name.to_lowercase().contains(text)
+        self.tenant.id.as_str().to_lowercase().contains(text) || name.to_lowercase().contains(text)
     }
 }
 
@@ -261,8 +261,13 @@ mod tests {
         let summary = |(id, name, dead_letters): &(&str, Option<&str>, u64)| {
             let id = TenantId::parse(id).unwrap();
             let name = name.map(str::to_owned);
-            let tenant =
-                Tenant { id: id.clone(), name, rules: TenantRules::default(), created_at: Time::default() };
+            let tenant = Tenant {
+                id: id.clone(),
+                metadata: Default::default(),
+                name,
+                rules: TenantRules::default(),
+                created_at: Time::default(),
+            };
             let health = TenantHealth { dead_letters: *dead_letters, ..TenantHealth::default() };
             (id, TenantSummary { tenant, health })
         };

@@ -165,7 +165,13 @@ mod tests {
 
     fn tenant(id: &str, name: &str) -> Tenant {
         let (id, name) = (TenantId::parse(id).unwrap(), Some(name.to_owned()));
-        Tenant { id, name, rules: TenantRules::default(), created_at: Time::default() }
+        Tenant {
+            id,
+            name,
+            metadata: Default::default(),
+            rules: TenantRules::default(),
+            created_at: Time::default(),
+        }
     }
 
     fn nothing_counted() -> AllTenantsHealth {

@@ -54,6 +54,9 @@ pub(crate) struct EventInput<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>)]
     pub(crate) tenant_id: Option<Cow<'a, str>>,
+    /// Whether the tenant is created if it does not exist; `false` by default, or as `server.create_tenants` says.
+    #[serde(default)]
+    pub(crate) create_tenant: bool,
 }
 
 /// Batch of events to publish.
@@ -68,6 +71,9 @@ pub(crate) struct BatchInput<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>)]
     pub(crate) tenant_id: Option<Cow<'a, str>>,
+    /// Whether tenants that do not exist are created, for all events of the batch.
+    #[serde(default)]
+    pub(crate) create_tenant: bool,
 }
 
 /// Converts a parsed document, which is a part of `body`, into an event to publish.

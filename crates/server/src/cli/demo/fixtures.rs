@@ -6,11 +6,10 @@ use redrive_core::{
     delivery::retry::RetryConfig,
     event::event_type::Pattern,
     protection::breaker::BreakerConfig,
-    tenancy::TenantRules,
     time::HumanDuration,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
-use redrive_store::PageRequest;
+use redrive_store::{EventType, PageRequest, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -141,17 +140,19 @@ pub(super) async fn set_up(app: &App, actor: &Actor, stop: &CancellationToken) -
     for (id, name) in [("acme", "Acme Corporation"), ("globex", "Globex")] {
         match app.tenant(tenant(id)?).await {
             Err(AppError::NotFound(_)) => {
-                app.create_tenant(actor, id, Some(name.into()), TenantRules::default()).await?;
+                let new = Tenant { name: Some(name.into()), ..app.new_tenant(id)? };
+                app.create_tenant(actor, new, None).await?;
             }
             found => drop(found?),
         }
     }
     for sample in &ALL {
-        let created = app.create_event_type(actor, tenant(sample.tenant)?, sample.name.into(), |new| {
+        let fill = |new: &mut EventType| {
             new.description = Some(sample.description.into());
             new.schema = Some((sample.schema)().to_string());
             new.example = Some(sample.generate(|| 0.3).1.to_string());
-        });
+        };
+        let created = app.create_event_type(actor, tenant(sample.tenant)?, sample.name.into(), fill, None);
         match created.await {
             Ok(_) | Err(AppError::Conflict { code: ErrorCode::EventTypeExists, .. }) => {}
             Err(error) => return Err(error.into()),
@@ -181,7 +182,7 @@ impl DemoWebhook {
             None => {
                 let (spec, state) = (self.spec(url)?, self.state.clone());
                 let new = NewWebhook { spec, secret: None, state, forced_until: None };
-                app.create_webhook(actor, tenant_id, new).await?;
+                app.create_webhook(actor, tenant_id, new, None).await?;
             }
         }
         Ok(())

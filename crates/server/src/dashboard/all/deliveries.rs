@@ -70,7 +70,7 @@ pub(in crate::dashboard) async fn list(
 ) -> PageResult {
     let tenants = selected_tenants(&app, &viewer, query.value("tenant_id")).await?;
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let selection: DeliverySelection = query.query.selection()?;
+    let selection: DeliverySelection = query.query.selection(&app, tenants.clone()).await?;
     let found = app.list_deliveries(tenants, selection, paging.request()?).await?;
     let page = paging.page_of(found, cursor_of, |details| details);
     render(&app, &viewer, query, page.data, page.next_cursor, None).await
@@ -85,7 +85,7 @@ pub(in crate::dashboard) async fn dead(
     let tenants = selected_tenants(&app, &viewer, query.value("tenant_id")).await?;
     let paging = query.query.paging().or_limit(PAGE_SIZE);
     // A status filter is ignored: every dead letter has the same status.
-    let filter = DeliveryFilter { status: None, ..query.query.filter()? };
+    let filter = DeliveryFilter { status: None, ..query.query.filter(&app, tenants.clone()).await? };
     let counted = DeliveryFilter { event_id: None, status_code: None, ..filter.clone() };
     let stats = app.dead_stats(tenants.clone(), counted).await?;
     let found = app.list_dead(tenants, filter, paging.request()?).await?;

@@ -66,7 +66,7 @@ pub(super) async fn list(
     query: FormQuery<DeliveryQuery>,
 ) -> PageResult {
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let selection = query.query.selection()?;
+    let selection = query.query.selection(&app, &viewer.tenant).await?;
     let bulk = Bulk::for_selection(&selection);
     let details = app.list_deliveries(viewer.tenant.clone(), selection, paging.request()?).await?;
     let page = paging.page_of(details, cursor_of, |details| details);
@@ -85,7 +85,7 @@ pub(super) async fn export(
     viewer: TenantViewer,
     query: FormQuery<ExportQuery>,
 ) -> Result<Response, PageError> {
-    Ok(exported_deliveries(&app, viewer.tenant, &query.query, false)?)
+    Ok(exported_deliveries(&app, viewer.tenant, &query.query, false).await?)
 }
 
 /// Exports all dead letters that the filter of their list selects.
@@ -94,7 +94,7 @@ pub(super) async fn export_dead(
     viewer: TenantViewer,
     query: FormQuery<ExportQuery>,
 ) -> Result<Response, PageError> {
-    Ok(exported_deliveries(&app, viewer.tenant, &query.query, true)?)
+    Ok(exported_deliveries(&app, viewer.tenant, &query.query, true).await?)
 }
 
 /// Returns a filter for the deliveries of one event.

@@ -59,7 +59,8 @@ pub(in crate::dashboard) async fn attempts(
 ) -> PageResult {
     let webhook = app.webhook(viewer.tenant.clone(), viewer.id("webhook")?).await?;
     let paging = query.query.paging().or_limit(PAGE_SIZE);
-    let filter = AttemptFilter { webhook_id: Some(webhook.id), ..query.query.filter()? };
+    let filter =
+        AttemptFilter { webhook_id: Some(webhook.id), ..query.query.filter(&app, &viewer.tenant).await? };
     let listed = app.list_attempts(viewer.tenant.clone(), filter, paging.request()?).await?;
     let page = paging.page_of(listed, |one| one.cursor, |one| one);
     let next = page.next_cursor.map(|cursor| query.with("cursor", &cursor));

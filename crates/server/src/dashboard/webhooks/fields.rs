@@ -4,10 +4,11 @@ use redrive_core::{
     Time,
     delivery::{lane::Ordering, retry::RetryOn},
     event::PayloadFormat,
+    metadata::MetadataValue,
     notification::NotificationKind,
     security::signature::{HeaderForm, Scheme},
     time::HumanDuration,
-    webhook::{WebhookSpec, confidential::EndpointAuth, metadata::MetadataValue},
+    webhook::{WebhookSpec, confidential::EndpointAuth},
 };
 use serde::Serialize;
 
@@ -41,6 +42,7 @@ fn lines<T: ToString>(values: &[T]) -> String {
 
 /// Values of all form fields.
 pub(super) struct Fields {
+    pub(super) uid: String,
     pub(super) url: String,
     pub(super) description: String,
     pub(super) events: Vec<String>,
@@ -160,6 +162,7 @@ impl Fields {
             || retry.backoff_multiplier.is_some()
             || retry.max_attempts.is_some();
         Self {
+            uid: text(&spec.uid),
             url: spec.url.clone(),
             description: text(&spec.description),
             events: spec.events.iter().map(ToString::to_string).collect(),

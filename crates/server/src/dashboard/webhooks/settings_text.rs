@@ -3,8 +3,9 @@
 use redrive_core::{
     delivery::lane::Ordering,
     event::PayloadFormat,
+    metadata::MetadataValue,
     security::signature::{HeaderForm, Scheme},
-    webhook::{WebhookSpec, metadata::MetadataValue},
+    webhook::WebhookSpec,
 };
 
 use crate::{app::confirmations::AddressStatus, dashboard::format};

@@ -41,8 +41,13 @@ impl Fixture {
         let store: Arc<dyn Store> = Arc::new(store);
         let tenant_id = TenantId::parse("acme").unwrap();
         let rules = TenantRules { notifications: preferences, ..TenantRules::default() };
-        let tenant =
-            Tenant { id: tenant_id.clone(), name: Some("Acme".into()), rules, created_at: Time::default() };
+        let tenant = Tenant {
+            id: tenant_id.clone(),
+            metadata: Default::default(),
+            name: Some("Acme".into()),
+            rules,
+            created_at: Time::default(),
+        };
         assert!(store.create_tenant(tenant).await.unwrap());
         let mailer = mail_sender(smtp, protection, more, folder.path(), store.clone());
         let fixture = Self { store, emails: mailer, tenant_id, _folder: folder };
@@ -474,7 +479,13 @@ async fn notifications_beyond_a_limit_are_suppressed_and_failures_do_not_count()
     // The tenant limit is separate for each tenant; the address limit is shared by all tenants.
     let other = TenantId::parse("globex").unwrap();
     let rules = TenantRules { notifications: preferences(&["jane@example.com"]), ..TenantRules::default() };
-    let tenant = Tenant { id: other.clone(), name: None, rules, created_at: Time::default() };
+    let tenant = Tenant {
+        id: other.clone(),
+        metadata: Default::default(),
+        name: None,
+        rules,
+        created_at: Time::default(),
+    };
     fixture.store.create_tenant(tenant).await.unwrap();
     let jane = "jane@example.com".to_owned();
     fixture.store.confirm_address(other.clone(), jane, ConfirmedBy::Holder, Time::default()).await.unwrap();

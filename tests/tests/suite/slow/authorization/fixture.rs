@@ -162,7 +162,7 @@ impl Fixture {
 
 /// Returns a text that is in every text field of a tenant's objects.
 pub(crate) fn secret_of(tenant: &str) -> String {
-    format!("only {tenant} knows")
+    format!("only-{tenant}-knows")
 }
 
 impl TenantObjects {

@@ -171,6 +171,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/tenants", AllTenants, "", 200),
     row("POST", "/v1/tenants", Admin, r#"{"id": "created-by-the-test-{unique}"}"#, 201),
     row("GET", "/v1/tenants/{id}", AllTenants, "", 200),
+    row("PUT", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
     row("PATCH", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
     row("GET", "/v1/tenants/{id}/api-keys", Admin, "", 200),
     row("POST", "/v1/tenants/{id}/api-keys", Admin, r#"{"scopes": ["read"]}"#, 201),

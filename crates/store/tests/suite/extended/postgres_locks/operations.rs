@@ -533,7 +533,8 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
         Operation::ChangeTenant => {
             let pool = Some(POOLS[node.pick(2)].to_owned());
             let rules = TenantRules { pool, ..TenantRules::default() };
-            let tenant = Tenant { id: tenant_id, name: None, rules, created_at: at(0) };
+            let tenant =
+                Tenant { id: tenant_id, metadata: Default::default(), name: None, rules, created_at: at(0) };
             node.store.change_tenant(tenant).await.map(drop)
         }
         Operation::ChangeEventTypes => change_event_types(node, tenant_id).await,
@@ -647,6 +648,7 @@ async fn use_keys(node: &mut Node, tenant_id: TenantId) -> Result<(), StoreError
             let key = ApiKey {
                 id: *id,
                 tenant_id,
+                installation: false,
                 name: "k".into(),
                 hash,
                 scopes: 1,

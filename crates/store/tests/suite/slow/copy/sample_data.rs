@@ -26,14 +26,14 @@ use redrive_core::{
         traffic::{Resolution, Traffic},
     },
     tenancy::TenantRules,
-    webhook::{WebhookState, failures::FailingRule},
+    webhook::{WebhookState, failures::FailingRule, uid::WebhookUid},
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, EmailReservation, EndedCounts,
-    EraseResult, EventType, FailingChange, IdempotencyReservation, InitialState, LaneKey, MinuteRollup,
-    NewEvent, NewRound, Operation, OperationProgress, OperationRequest, OperationStep, OutcomeRecord,
-    PruneRequest, RecordResult, RedriveResult, RegisterResult, ReplayResult, ScanCursor, Task, Tenant,
-    TenantRollup, WebhookEffects,
+    ApiKey, AuditEnd, AuditEntry, CancelResult, Channel, ChannelResult, CreationKey, CreationResult,
+    EmailReservation, EndedCounts, EraseResult, EventType, FailingChange, IdempotencyReservation,
+    InitialState, LaneKey, MinuteRollup, NewEvent, NewObject, NewRound, Operation, OperationProgress,
+    OperationRequest, OperationStep, OutcomeRecord, PruneRequest, RecordResult, RedriveResult,
+    RegisterResult, ReplayResult, ScanCursor, Task, Tenant, TenantRollup, WebhookEffects,
     conformance::{FRESH, Harness, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -171,6 +171,17 @@ async fn audit(harness: &Harness) {
     harness.store().finish_audit(entry.id, end).await.unwrap();
 }
 
+/// Returns the key under which a webhook of the sample data was created.
+pub(crate) fn creation_key(tenant_id: &TenantId) -> CreationKey {
+    CreationKey {
+        tenant_id: Some(tenant_id.clone()),
+        key_hash: [0xc5; 32],
+        body_hash: [7; 32],
+        expires_at: Time::FAR_FUTURE,
+        confirmed_now: at(0),
+    }
+}
+
 async fn tenants(harness: &Harness) {
     let store = harness.store();
     let default = store.tenant(TenantId::default()).await.unwrap().unwrap();
@@ -182,7 +193,20 @@ async fn tenants(harness: &Harness) {
         ..TenantRules::default()
     };
     let id = TenantId::parse("globex").unwrap();
-    store.create_tenant(Tenant { id: id.clone(), name: None, rules, created_at: at(7) }).await.unwrap();
+    store
+        .create_tenant(Tenant {
+            id: id.clone(),
+            metadata: serde_json::from_str(r#"{"plan": "gold \u{1f511}", "seats": 1.00}"#).unwrap(),
+            name: None,
+            rules,
+            created_at: at(7),
+        })
+        .await
+        .unwrap();
+    let mut webhook = harness.webhook_of(&id);
+    webhook.spec.uid = Some(WebhookUid::parse("crm:EU-1").unwrap());
+    let created = store.create(NewObject::Webhook(Box::new(webhook), None), creation_key(&id)).await.unwrap();
+    assert!(matches!(created, CreationResult::Created { .. }), "{created:?}");
     for (name, archived) in [("order.created", false), ("order.old", true)] {
         let event_type = EventType {
             tenant_id: id.clone(),
@@ -213,6 +237,7 @@ async fn keys(harness: &Harness) {
         let key = ApiKey {
             id,
             tenant_id: tenant_id.clone(),
+            installation: false,
             name: format!("deploy {n} \u{1f511}"),
             hash: [n; 32],
             scopes: u32::MAX - u32::from(n),

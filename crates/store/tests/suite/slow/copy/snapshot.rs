@@ -4,8 +4,10 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use redrive_core::delivery::outcome::Outcome;
 use redrive_core::{
-    DeliveryStatus, TenantId, Time, WebhookId, protection::breaker::SavedCircuit,
-    statistics::traffic::Resolution, webhook::WebhookState,
+    DeliveryStatus, TenantId, Time, WebhookId,
+    protection::breaker::SavedCircuit,
+    statistics::traffic::Resolution,
+    webhook::{WebhookState, uid::WebhookUid},
 };
 use redrive_store::{
     DeliveryFilter, EventFilter, LaneCapacity, NewNode, OutcomeRecord, RecordResult, StatusFilter, Store,
@@ -13,7 +15,7 @@ use redrive_store::{
     conformance::{Harness, at, closed, page},
 };
 
-use super::sample_data::later;
+use super::sample_data::{creation_key, later};
 
 /// Results of all reads, one per line.
 #[derive(Default)]
@@ -76,6 +78,9 @@ pub(crate) async fn take_snapshot(store: &dyn Store) -> Vec<String> {
 
 async fn add_tenant(snapshot: &mut Snapshot, store: &dyn Store, tenant_id: &TenantId) {
     snapshot.all("notice", store.list_notifications(tenant_id.clone(), page(100)).await.unwrap());
+    snapshot.add("created object", &store.created_object(creation_key(tenant_id)).await.unwrap());
+    let uids = vec![WebhookUid::parse("crm:EU-1").unwrap()];
+    snapshot.all("webhook by uid", store.webhooks_by_uid(tenant_id.clone(), uids).await.unwrap());
     snapshot.all("key", store.list_keys(Some(tenant_id.clone()), page(100)).await.unwrap());
     for version in [0, 1, 3] {
         let changes = store.config_changes(tenant_id.clone(), version, 100).await.unwrap();

@@ -1,4 +1,4 @@
-//! Metadata of a webhook: JSON values by name, kept as the owner wrote them and never sent.
+//! Metadata of a webhook or tenant: JSON values by name, kept as they were written and never sent.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -7,10 +7,13 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{event::json_nesting::is_nested_deeper, field_error::FieldError};
 
-/// Maximum size of the metadata of a webhook: its names and values.
-pub const MAX_WEBHOOK_METADATA_BYTES: usize = 8192;
+/// Maximum size of the metadata of one object: its names and values.
+pub const MAX_METADATA_BYTES: usize = 8192;
 /// Maximum nesting of lists and objects in one value.
 pub const MAX_METADATA_NESTING: usize = 20;
+
+/// Metadata of one object, by name.
+pub type Metadata = BTreeMap<String, MetadataValue>;
 
 /// A metadata value: any JSON, kept byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ impl MetadataValue {
         serde_json::from_str::<String>(&self.json).ok().map(Cow::Owned)
     }
 
-    /// Returns the number of bytes that count towards [`MAX_WEBHOOK_METADATA_BYTES`]: those of the text of a string,
+    /// Returns the number of bytes that count towards [`MAX_METADATA_BYTES`]: those of the text of a string,
     /// or of the JSON of another value.
     fn counted_bytes(&self) -> usize {
         self.as_text().map_or(self.json.len(), |text| text.len())
@@ -59,10 +62,10 @@ impl<'de> Deserialize<'de> for MetadataValue {
 }
 
 /// Checks the size and nesting of metadata, and that every number is within the range of JSON parsers.
-pub(super) fn validate(metadata: &BTreeMap<String, MetadataValue>) -> Result<(), FieldError> {
+pub fn validate(metadata: &Metadata) -> Result<(), FieldError> {
     let total: usize = metadata.iter().map(|(name, value)| name.len() + value.counted_bytes()).sum();
-    if total > MAX_WEBHOOK_METADATA_BYTES {
-        let message = format!("must be at most {MAX_WEBHOOK_METADATA_BYTES} bytes in total");
+    if total > MAX_METADATA_BYTES {
+        let message = format!("must be at most {MAX_METADATA_BYTES} bytes in total");
         return Err(FieldError::new("metadata", message));
     }
     for (name, value) in metadata {
@@ -83,8 +86,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    type Metadata = BTreeMap<String, MetadataValue>;
 
     fn read(json: &str) -> Metadata {
         serde_json::from_str(json).unwrap()
@@ -150,7 +151,7 @@ mod tests {
             prop_assert_eq!(&serde_json::to_string(&metadata).unwrap(), &json);
             prop_assert_eq!(validate(&metadata).is_ok(), metadata.iter().map(|(name, value)| {
                 name.len() + members[name].as_str().map_or(value.as_json().len(), str::len)
-            }).sum::<usize>() <= MAX_WEBHOOK_METADATA_BYTES);
+            }).sum::<usize>() <= MAX_METADATA_BYTES);
             for (name, value) in &metadata {
                 let text = value.as_text();
                 prop_assert_eq!(text.as_deref(), members[name].as_str());
