@@ -34,7 +34,7 @@ const INDEXED_OF_CATEGORY: &str = indexed!("x.tenant_id = $1 AND x.category = $5
 const COUNT_INDEXED: &str = "SELECT c.code, c.category, count(*) FROM (
          SELECT x.tenant_id, x.code, x.category FROM attempt_index x
          WHERE x.webhook_id = $1 AND x.id >= $2 ORDER BY x.id DESC LIMIT $3) c
-     WHERE c.tenant_id = $4 GROUP BY c.code, c.category ORDER BY c.code NULLS FIRST, c.category NULLS FIRST";
+     WHERE c.tenant_id = $4 GROUP BY c.code, c.category";
 const INDEXED_OF_ALL: &str = "SELECT x.id, x.delivery_id, x.status, x.category, x.code FROM attempt_index x
      WHERE x.id >= $1 AND x.id < $2 ORDER BY x.id DESC LIMIT $3";
 /// Prompt successes are found through deliveries: those of the webhook, those of the tenant's events, or all.

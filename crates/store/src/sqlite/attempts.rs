@@ -62,7 +62,7 @@ fn newest(sql: &mut Sql, range: IdRange, rows: usize) {
 const COUNT_INDEXED: &str = "SELECT code, category, count(*) FROM (
          SELECT tenant_id, code, category FROM attempt_index
          WHERE webhook_id = ?1 AND id >= ?2 ORDER BY id DESC LIMIT ?3)
-     WHERE tenant_id = ?4 GROUP BY code, category ORDER BY code, category";
+     WHERE tenant_id = ?4 GROUP BY code, category";
 
 const SELECT_DELIVERIES: &str = "SELECT id FROM deliveries WHERE event_id = ?";
 
