@@ -149,14 +149,10 @@ impl Problem {
         let is_query = self.code == ErrorCode::InvalidQuery.name();
         let Some(InvalidFields(errors)) = self.errors.as_deref_mut() else { return self };
         for field in found {
-            let known = errors.iter_mut().find(|known| known.field == field.field || is_same(known, &field));
+            let known = errors.iter_mut().find(|known| known.field == field.field);
             match known {
-                Some(known)
-                    if Some(&*known.field) == self.field.as_deref()
-                        && (is_query || is_same(known, &field)) =>
-                {
+                Some(known) if is_query && Some(&*known.field) == self.field.as_deref() => {
                     self.detail = format!("{}: {}", field.field, field.message);
-                    self.field = Some(field.field.as_str().into());
                     *known = field;
                 }
                 Some(known) => known.code = field.code,
@@ -171,13 +167,6 @@ impl Problem {
         self.retry_after = u32::try_from(seconds).ok().and_then(NonZeroU32::new);
         self
     }
-}
-
-/// Returns whether two errors are the same unknown field: a parser of variants of an object names only the object.
-fn is_same(of_object: &InvalidField, of_member: &InvalidField) -> bool {
-    let is_unknown = |error: &InvalidField| error.message.starts_with("unknown field");
-    let rest = of_member.field.strip_prefix(&of_object.field);
-    rest.is_some_and(|rest| rest.starts_with('.')) && is_unknown(of_object) && is_unknown(of_member)
 }
 
 /// Adds the request id to a response that is a problem.

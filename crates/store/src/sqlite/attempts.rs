@@ -1,6 +1,8 @@
 //! The listing of attempts, and the attempt index: every attempt other than prompt successes.
 
-use redrive_core::{AttemptId, DeliveryId, TenantId, Time, WebhookId, id::min_bytes_at};
+use std::collections::HashMap;
+
+use redrive_core::{AttemptId, DeliveryId, FailureCategory, TenantId, Time, WebhookId, id::min_bytes_at};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
@@ -59,10 +61,8 @@ fn newest(sql: &mut Sql, range: IdRange, rows: usize) {
 }
 
 /// The rows that are counted are bounded before they are compared with the tenant, to which the webhook belongs.
-const COUNT_INDEXED: &str = "SELECT code, category, count(*) FROM (
-         SELECT tenant_id, code, category FROM attempt_index
-         WHERE webhook_id = ?1 AND id >= ?2 ORDER BY id DESC LIMIT ?3)
-     WHERE tenant_id = ?4 GROUP BY code, category";
+const SELECT_RESULTS: &str = "SELECT code, category, tenant_id = ?4 FROM attempt_index
+     WHERE webhook_id = ?1 AND id >= ?2 ORDER BY id DESC LIMIT ?3";
 
 const SELECT_DELIVERIES: &str = "SELECT id FROM deliveries WHERE event_id = ?";
 
@@ -99,11 +99,6 @@ fn read_indexed(row: &Row<'_>) -> rusqlite::Result<IndexedAttempt> {
     })
 }
 
-fn read_count(row: &Row<'_>) -> rusqlite::Result<AttemptCount> {
-    let count = usize::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
-    Ok(AttemptCount { code: row.get(0)?, category: get_opt(row, 1)?, count })
-}
-
 impl Attempts for Sqlite {
     fn list_attempts(
         &self,
@@ -126,7 +121,16 @@ impl Attempts for Sqlite {
     ) -> StoreFuture<'_, Vec<AttemptCount>> {
         self.list_for(tenant_id.clone(), move |connection| {
             let key = (Col(webhook_id), min_bytes_at(from), max as i64, tenant_id.as_str());
-            connection.prepare_cached(COUNT_INDEXED)?.query_map(key, read_count)?.collect()
+            let mut results = connection.prepare_cached(SELECT_RESULTS)?;
+            let mut rows = results.query(key)?;
+            let mut counts = HashMap::<(Option<u16>, Option<FailureCategory>), usize>::new();
+            while let Some(row) = rows.next()? {
+                if row.get(2)? {
+                    *counts.entry((row.get(0)?, get_opt(row, 1)?)).or_default() += 1;
+                }
+            }
+            let count = |((code, category), count)| AttemptCount { code, category, count };
+            Ok(counts.into_iter().map(count).collect())
         })
     }
 
@@ -297,7 +301,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
         planned.push((format!("attempts {name}: prompt"), prompt.text));
         planned.push((format!("attempts {name}: attempt"), attempt_statement(&filter)));
     }
-    planned.push(("attempts by result".into(), COUNT_INDEXED.into()));
+    planned.push(("attempts by result".into(), SELECT_RESULTS.into()));
     planned.push(("deliveries of an event".into(), SELECT_DELIVERIES.into()));
     planned.extend(SELECT_TENANT.map(|statement| ("tenant of an attempt".to_owned(), statement.to_owned())));
     planned.extend(one_statement().map(|statement| ("one attempt".to_owned(), statement)));

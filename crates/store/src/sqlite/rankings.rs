@@ -28,8 +28,7 @@ const COUNT_DEAD: &str =
      FROM (SELECT webhook_id, count(*) AS n, max(delivery_id) AS last
            FROM (SELECT webhook_id, delivery_id FROM dead INDEXED BY dead_by_webhook
                  WHERE (webhook_id, delivery_id) > (?, ?) ORDER BY webhook_id, delivery_id LIMIT ?)
-           GROUP BY webhook_id) AS counted
-     ORDER BY webhook_id";
+           GROUP BY webhook_id) AS counted";
 /// `CROSS JOIN` makes SQLite read the tenants first.
 const RANK_TENANTS: &str =
     "SELECT tenant_id, attempts, failures, dead, all_attempts, all_failures, failing, all_dead, dying,
@@ -114,7 +113,9 @@ fn count_dead(connection: &Connection, after: DeadLetterCursor) -> rusqlite::Res
         Ok(DeadLetterCount { webhook: webhook(row, 0)?, count: number(row, 2)?, last: get(row, 3)? })
     };
     let start = (Col(after.webhook_id), Col(after.delivery_id), DEAD_LETTERS_PER_READ as i64);
-    counts.query_map(start, read)?.collect()
+    let mut found: Vec<_> = counts.query_map(start, read)?.collect::<Result<_, _>>()?;
+    found.sort_unstable_by_key(|one: &DeadLetterCount| one.webhook.webhook_id);
+    Ok(found)
 }
 
 /// Ranks the tenants after this one that one read covers. Returns the last of them if there are more.
