@@ -92,8 +92,15 @@ scenario(async (fixture) => {
     await visit(`${fixture.home}/publish?type=order.created`);
   });
 
+  await fixture.step("pages of a session and its comparisons", async () => {
+    await visit("/dashboard/session");
+    await visit(`${fixture.home}/publish?edit=${dead.id}`);
+    await visit(`${fixture.home}/events/${dead.id}?compare=${dead.id}`);
+    await visit(`${fixture.home}/notifications`);
+  });
+
   await fixture.step("admin pages", async () => {
-    for (const section of ["tenants", "tenants/default", "new-tenant", "keys", "keys?tenant=default", "audit", "settings"]) {
+    for (const section of ["tenants", "tenants/default", "new-tenant", "keys", "keys?tenant=default", "user-sessions", "audit", "settings"]) {
       await visit(`/dashboard/admin/${section}`);
     }
   });

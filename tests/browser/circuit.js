@@ -41,6 +41,15 @@ scenario(async (fixture) => {
     await page.locator("#worst").getByText("Billing").waitFor();
   });
 
+  await fixture.step("the dialog that recovers failed deliveries offers to reset the circuit", async () => {
+    await page.goto(`${fixture.home}/webhooks/${webhook.id}`);
+    await page.getByRole("button", { name: /^Recover failed/ }).click();
+    const dialog = page.getByRole("dialog", { name: "Recover failed deliveries" });
+    await dialog.getByText(/The circuit is not closed: unless it is reset/).waitFor();
+    assert.ok(await dialog.getByLabel(/Reset the circuit/).isChecked());
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+  });
+
   await fixture.step("a reset releases the waiting deliveries", async () => {
     await page.goto(`${fixture.home}/webhooks/${webhook.id}`);
     receiver.respond = () => ({ status: 200 });
@@ -50,10 +59,10 @@ scenario(async (fixture) => {
     await page.getByRole("row").filter({ hasText: "invoice.late" }).getByText("delivered").waitFor();
   });
 
-  await fixture.step("the page counts status codes, and a code leads to its deliveries", async () => {
-    const codes = page.getByRole("list", { name: "Deliveries by status code" });
+  await fixture.step("the page counts status codes, and a code leads to its attempts", async () => {
+    const codes = page.getByRole("list", { name: "Attempts by status code" });
     await codes.getByRole("listitem").filter({ hasText: "503" }).getByText("5", { exact: true }).waitFor();
-    await codes.getByRole("listitem").filter({ hasText: "200" }).getByText("1", { exact: true }).waitFor();
+    await codes.getByRole("listitem").filter({ hasText: "success" }).getByText("1", { exact: true }).waitFor();
     await follow(page, codes.getByRole("link", { name: "503" }));
     assert.equal(await page.locator("tbody tr").count(), 5);
     await page.goBack();

@@ -69,6 +69,19 @@ scenario(async (fixture) => {
     await page.locator(".head .badge", { hasText: "cancelled" }).waitFor();
   });
 
+  await fixture.step("values of the address that the form does not list are kept", async () => {
+    await page.goto(`${fixture.home}/deliveries?status=exhausted&failure_category=dns,tls&from=2024-01-01`);
+    assert.equal(await page.getByRole("combobox", { name: "Status" }).inputValue(), "exhausted");
+    assert.equal(await page.getByRole("combobox", { name: "Failure", exact: true }).inputValue(), "dns,tls");
+    assert.equal(await page.locator(".moment", { hasText: "Events from" }).locator("input[type=datetime-local]").inputValue(), "2024-01-01T00:00");
+    await page.getByLabel("Event type").fill("order.created");
+    await follow(page, page.getByRole("button", { name: "Apply" }));
+    const query = new URL(page.url()).searchParams;
+    assert.deepEqual([query.get("status"), query.get("failure_category"), query.get("event_type")], ["exhausted", "dns,tls", "order.created"]);
+    await page.goto(`${fixture.home}/deliveries?webhook_id=${webhook.id}`);
+    await follow(page, rows().first().getByRole("link").first());
+  });
+
   await fixture.step("a request can be copied as curl, without its secrets", async () => {
     await visitor.context.grantPermissions(["clipboard-read", "clipboard-write"]);
     await page.locator(".head").getByRole("link", { name: "Copy as curl" }).click();
@@ -89,9 +102,10 @@ scenario(async (fixture) => {
     await page.getByText("1 of 1", { exact: true }).waitFor();
     const before = receiver.arrivals.length;
     const choice = page.getByRole("group", { name: "Webhooks" });
-    assert.ok(await page.getByRole("button", { name: "Resend", exact: true }).isDisabled(), "no webhook is selected");
+    const resend = page.locator("section.card", { hasText: "Resend to selected webhooks" }).getByRole("button", { name: "Resend" });
+    assert.ok(await resend.isDisabled(), "no webhook is selected");
     await choice.getByLabel(/second/).check();
-    await page.getByRole("button", { name: "Resend", exact: true }).click();
+    await resend.click();
     await receiver.wait(before + 1);
     await page.getByRole("row").filter({ hasText: "/second" }).filter({ hasText: "2" }).first().waitFor();
   });

@@ -81,7 +81,7 @@ scenario(async (fixture) => {
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("button", { name: "Switch to another user" }).click();
     await page.getByRole("navigation", { name: "Main navigation" }).waitFor();
-    await page.getByRole("link", { name: "Session" }).click();
+    await page.getByRole("link", { name: "Session", exact: true }).click();
     await page.getByText("logged in as another user").waitFor();
     await page.getByRole("button", { name: "Log out everywhere" }).click();
     await page.getByLabel("API key").waitFor();

@@ -16,7 +16,7 @@ scenario(async (fixture) => {
     const { data } = await fixture.api("GET", "/v1/notifications");
     const row = page.locator(`#${data.find((one) => one.webhook_id === webhook.id).id}`);
     await row.getByRole("link", { name: new RegExp(receiver.url.replace(/^http:\/\//, "").split("/")[0]) }).waitFor();
-    assert.match(await row.locator("td").first().innerText(), /^(open circuits|dead deliveries)\n.+/, "the kind and the message");
+    assert.match(await row.locator("td").first().innerText(), /^(open circuits|dead deliveries|failing webhooks)\n.+/, "the kind and the message");
     assert.equal(await row.locator("td .badge.good, td .badge.off, td .badge.busy, td .badge.waiting, td .badge.bad").count() >= 2, true, "each channel has a status");
     assert.deepEqual(await pageViolations(page), []);
   });

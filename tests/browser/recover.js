@@ -56,7 +56,7 @@ scenario(async (fixture) => {
     await dialog.getByText("Nothing failed in this time.").waitFor();
     await dialog.getByLabel("Failed since").selectOption("another time");
     await dialog.getByText("Enter the time").waitFor();
-    await dialog.getByLabel("Time", { exact: true }).fill("2026-01-01T00:00");
+    await dialog.getByLabel(/^Time \(UTC\)/).fill("2026-01-01T00:00");
     await dialog.getByText("Nothing failed in this time.").waitFor();
     await dialog.getByRole("button", { name: "Cancel" }).click();
   });

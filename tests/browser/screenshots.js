@@ -47,6 +47,7 @@ async function subjects({ origin, hash }) {
     webhook: `${home}/webhooks/${flaky.id}`,
     delivery: `${home}/deliveries/${slowest.id}`,
     "dead-letters": "/dashboard/t/acme/dead",
+    "all-tenants": "/dashboard/all",
   };
 }
 

@@ -44,6 +44,38 @@ scenario(async (fixture) => {
     await row.getByText("oidc:jane").waitFor();
   });
 
+  await fixture.step("an admin sees the sessions of users and ends one", async () => {
+    const { visitor, page: other } = await open();
+    await logIn(other, "vera");
+    await other.getByRole("heading", { name: "Overview" }).waitFor();
+    await page.getByRole("link", { name: "User sessions" }).click();
+    const row = page.getByRole("row").filter({ hasText: "Vera View" });
+    await row.getByText("viewer", { exact: true }).waitFor();
+    await page.getByRole("row").filter({ hasText: "Jane Doe" }).getByText("admin", { exact: true }).waitFor();
+    assert.deepEqual(await pageViolations(page), []);
+    await row.getByRole("button", { name: "End this session of Vera View" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "End session" }).click();
+    await page.getByText("Session ended.").waitFor();
+    await row.waitFor({ state: "hidden" });
+    await other.goto("/dashboard");
+    await other.getByRole("link", { name: "Log in with Example ID" }).waitFor();
+    await visitor.context.close();
+  });
+
+  await fixture.step("a login with another key asks before it replaces the session", async () => {
+    const { visitor, page } = await open();
+    visitor.allow(/status of 409/);
+    await logIn(page, "vera");
+    await page.getByRole("heading", { name: "Overview" }).waitFor();
+    await page.goto("/dashboard/session");
+    await page.getByText("This browser is logged in as").waitFor();
+    assert.deepEqual(await pageViolations(page), []);
+    await page.goto(`/dashboard/login#${fixture.key}`);
+    await page.getByRole("heading", { name: "Switch sessions?" }).waitFor();
+    assert.deepEqual(await pageViolations(page), []);
+    await visitor.context.close();
+  });
+
   await fixture.step("after logout every page requires a login", async () => {
     await page.getByRole("button", { name: "Log out" }).click();
     await page.getByLabel("API key").waitFor();

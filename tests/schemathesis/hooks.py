@@ -120,10 +120,11 @@ def before_call(context, case, kwargs):
 
 
 @schemathesis.hook
-def filter_body(context, body):
-    """Leaves out null where a body is optional: it counts as no body, which is valid."""
-    is_required = context.operation.definition.raw.get("requestBody", {}).get("required", False)
-    return body is not None or is_required
+def filter_case(context, case):
+    """Leaves out null where a body is optional: it counts as no body, which is valid. Hooks for bodies alone are not called for
+    the cases of the coverage phase."""
+    is_required = case.operation.definition.raw.get("requestBody", {}).get("required", False)
+    return case.body is not None or is_required
 
 
 @schemathesis.hook

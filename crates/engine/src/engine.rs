@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AvailableTokens, ChangeError, CircuitAction, CircuitCounts, DeliveryState, DryRunCount, EngineFailure,
     EventDraft, GateStatus, InternalError, Load, OperationActionError, PublishError, PublishReceipt,
-    ReplayError, ReplayTo, Router, Service, ServiceKind, ServiceStatus, TenantInMemory, TokenReply,
-    WaitReason,
+    ReplayCount, ReplayError, ReplayReceipt, ReplayTo, Router, Service, ServiceKind, ServiceStatus,
+    TenantInMemory, TokenReply, WaitReason,
     attempt_runner::AttemptRunner,
     clock::Clock,
     cluster::timekeeping::Timekeeper,
@@ -341,8 +341,18 @@ impl Engine {
         event_id: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
-    ) -> Result<Vec<DeliveryId>, ReplayError> {
+    ) -> Result<ReplayReceipt, ReplayError> {
         self.0.control.replay(tenant_id, event_id, to, priority).await
+    }
+
+    /// Counts what a replay would create. Fails as the replay would.
+    pub async fn count_replay(
+        &self,
+        tenant_id: &TenantId,
+        event_id: EventId,
+        to: ReplayTo,
+    ) -> Result<ReplayCount, ReplayError> {
+        self.0.control.count_replay(tenant_id, event_id, to).await
     }
 
     /// Cancels a delivery. A request in flight is allowed to finish: a 2xx response still delivers it.

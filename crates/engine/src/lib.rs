@@ -49,7 +49,10 @@ mod testing;
 mod trace;
 mod wakeups;
 
-pub use control::{ChangeError, CircuitCounts, DeliveryState, GateStatus, ReplayError, ReplayTo, WaitReason};
+pub use control::{
+    ChangeError, CircuitCounts, DeliveryState, GateStatus, PastWebhooks, ReplayCount, ReplayError,
+    ReplayReceipt, ReplayTo, WaitReason,
+};
 pub use coordinate::{
     AvailableTokens, CircuitAction,
     redis::{TokenReply, check_redis, check_redis_settings},

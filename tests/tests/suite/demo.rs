@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use redrive_testkit::{Api, Redrive, Setup};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Starts the demo with this home, which also contains its temporary folders; returns a client with the key of its
@@ -15,7 +15,7 @@ async fn start(folder: &Path, arguments: &[&str]) -> (Redrive, Api) {
     for argument in arguments {
         setup = setup.arg(*argument);
     }
-    // Settings of a real installation, which the demo must ignore.
+    // Settings of a real installation, which the demo ignores.
     let setup = setup
         .env("REDRIVE_DATABASE_URL", "sqlite:redrive-data/redrive.db")
         .env("REDRIVE_ARCHIVE_URL", "archive")
@@ -25,6 +25,33 @@ async fn start(folder: &Path, arguments: &[&str]) -> (Redrive, Api) {
     let key = key_in(&redrive.output(), &redrive);
     let api = redrive.api().with_key(&key);
     (redrive, api)
+}
+
+#[tokio::test]
+async fn demo_uses_settings_of_the_environment_that_concern_no_real_installation() {
+    let folder = TempDir::new().unwrap();
+    let demo = || Setup::new().command("demo").without_database_url().data_dir(folder.path());
+    let setup = demo()
+        .env("REDRIVE_EVENTS_MAX_PAYLOAD_BYTES", "4096")
+        .env("REDRIVE_EGRESS_ALLOW_HTTP", "false")
+        .env("REDRIVE_DATABASE_URL", "sqlite:real/redrive.db");
+    let redrive = Redrive::start_with(setup).await;
+    redrive.wait_output("Dashboard: ").await;
+    let output = redrive.output();
+    assert!(output.contains("Settings from the environment: REDRIVE_EVENTS_MAX_PAYLOAD_BYTES\n"), "{output}");
+    let ignored = output.lines().find(|line| line.starts_with("Ignored by the demo: ")).unwrap();
+    for name in ["REDRIVE_ADMIN_KEY", "REDRIVE_DATABASE_URL", "REDRIVE_EGRESS_ALLOW_HTTP"] {
+        assert!(ignored.contains(name), "{ignored}");
+    }
+    let api = redrive.api().with_key(&key_in(&output, &redrive));
+    let event = |bytes: usize| json!({"event_type": "order.created", "data": {"note": "x".repeat(bytes)}, "tenant_id": "globex"});
+    assert_eq!(api.post("/v1/events", event(5_000)).await.status, 413);
+    at_least(&api, 1, "/v1/deliveries?status=delivered").await;
+    assert!(!folder.path().join("real").exists());
+
+    let invalid = demo().env("REDRIVE_EVENTS_MAX_PAYLOAD_BYTES", "many").run_to_end().await;
+    let message = String::from_utf8_lossy(&invalid.stderr);
+    assert!(!invalid.status.success() && message.contains("events.max_payload_bytes: "), "{message}");
 }
 
 /// Returns the key in the link that the latest start printed last.

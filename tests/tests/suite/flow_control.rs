@@ -59,6 +59,27 @@ fn numbers(receiver: &Receiver) -> Vec<u64> {
 }
 
 #[tokio::test]
+async fn new_url_ends_the_open_circuit_of_the_old_one() {
+    let (broken, works) = (Receiver::responding(500).await, Receiver::start().await);
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let config = json!({"minimum_throughput": 5, "sleep_window_ms": 3_600_000});
+    let settings =
+        json!({"circuit_breaker_config": config, "retry_config": {"schedule": [0, 0, 0, 0, 0, 0, 0]}});
+    let webhook = api.create_webhook(&broken.url(), settings).await;
+    publish(&api, 0..5).await;
+    health_when(&api, &webhook, "an open circuit", |health| health["circuit"]["state"] == "open").await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    api.patch(&path, json!({"description": "the same endpoint"})).await.expect(200);
+    let health = api.get(&format!("{path}/health")).await.expect(200);
+    assert_eq!(health["circuit"]["state"], "open", "the endpoint is the same");
+    api.patch(&path, json!({"url": works.url()})).await.expect(200);
+    let health = api.get(&format!("{path}/health")).await.expect(200);
+    assert_eq!(health["circuit"]["state"], "closed", "{health:#}");
+    works.wait_for(5).await;
+}
+
+#[tokio::test]
 async fn circuit_opens_survives_a_kill_recovers_and_shows_its_history() {
     let (receiver, works) = broken().await;
     let mut redrive = redrive_at_speed(20).await;

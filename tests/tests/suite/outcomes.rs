@@ -283,6 +283,40 @@ async fn replay_is_sent_only_to_named_webhooks() {
 }
 
 #[tokio::test]
+async fn replay_can_leave_out_webhooks_that_received_the_event() {
+    let (healthy, failing) = (Receiver::start().await, Receiver::responding(400).await);
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&healthy.url(), json!({})).await;
+    api.create_webhook(&failing.url(), json!({})).await;
+    let event = api.publish("order.created", json!({})).await;
+    let ended =
+        |page: &Value| entries(page).iter().all(|one| ["delivered", "dead"].contains(&text(&one["status"])));
+    let deliveries = format!("/v1/events/{}/deliveries", id(&event));
+    api.wait_until("two results", &deliveries, ended).await;
+    let path = format!("/v1/events/{}/replay", id(&event));
+    let counts = |reply: &Value| (reply["total"].clone(), reply["already_delivered"].clone());
+
+    let dry_run = json!({"include_delivered": false, "dry_run": true});
+    assert_eq!(counts(&api.post(&path, dry_run.clone()).await.expect(200)), (json!(1), json!(1)));
+    assert_eq!(counts(&api.post(&path, json!({"dry_run": true})).await.expect(200)), (json!(2), json!(1)));
+    assert_eq!((healthy.count(), failing.count()), (1, 1), "nothing was sent");
+
+    failing.respond_with(|_| Reply::status(200));
+    let replayed = api.post(&path, json!({"include_delivered": false})).await.expect(202);
+    assert_eq!(counts(&replayed), (json!(1), json!(1)));
+    wait_for_status(&api, text(&replayed["delivery_ids"][0]), "delivered").await;
+    assert_eq!((healthy.count(), failing.count()), (1, 2));
+
+    let replayed = api.post(&path, json!({"include_delivered": false})).await.expect(202);
+    assert_eq!((counts(&replayed), &replayed["delivery_ids"]), ((json!(0), json!(2)), &json!([])));
+    let replayed = api.post(&path, json!({})).await.expect(202);
+    assert_eq!(counts(&replayed), (json!(2), json!(2)), "by default all webhooks receive it again");
+    healthy.wait_for(2).await;
+    failing.wait_for(3).await;
+}
+
+#[tokio::test]
 async fn delivery_is_dead_at_its_maximum_age() {
     let receiver = Receiver::responding(500).await;
     let redrive = redrive_at_speed(SPEED).await;

@@ -14,7 +14,7 @@ use redrive_store::{Erase, History, Redrive, RuntimeState, Tenancy, WebhookHisto
 pub(crate) use self::redrive::redrive_lane;
 pub use self::{
     circuits::CircuitCounts,
-    redrive::{ReplayError, ReplayTo},
+    redrive::{PastWebhooks, ReplayCount, ReplayError, ReplayReceipt, ReplayTo},
     wait_reason::{DeliveryState, GateStatus, WaitReason},
     webhooks::ChangeError,
 };

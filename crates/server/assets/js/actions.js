@@ -106,6 +106,8 @@ async function runAction(element, body) {
     const response = await call(method, path, body);
     element.dispatchEvent(new CustomEvent("redrive:done", { detail: response, bubbles: true }));
     if (success) toast(success);
+    // A row under the pointer stays in place, with its button, until the pointer leaves the table.
+    if (element.closest(".row-action")) element.disabled = true;
     if (next === "reload") location.reload();
     else if (next) location.assign(next.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(response?.[name] ?? "")));
     return response;

@@ -31,10 +31,10 @@ const recentChanges = new Set();
 /** Time during which a finished change is not repeated, in milliseconds. */
 const REPEAT_GUARD_MS = 700;
 
-/** Calls the API. Identical concurrent changes are sent once. */
-export async function call(method, path, body) {
+/** Calls the API. Identical concurrent changes are sent once. A call that only reads ends when `cancelled` is aborted. */
+export async function call(method, path, body, cancelled) {
   const isReadOnly = method === "GET" || path.startsWith("/dashboard/") || body?.dry_run || path.includes("dry_run=true");
-  if (isReadOnly) return send(method, path, body);
+  if (isReadOnly) return send(method, path, body, cancelled);
   const change = `${method} ${path} ${body === undefined ? "" : toJson(body)}`;
   // A duplicate never resolves: the first call reports the result.
   if (recentChanges.has(change)) return new Promise(() => {});
@@ -61,17 +61,18 @@ function noResponse(method, timedOut) {
 }
 
 /** Fetches a URL with its body as text, and reports a server that does not respond. */
-async function fetchText(url, options) {
+async function fetchText(url, options, cancelled) {
   let note = null;
   const slow = setTimeout(() => {
     note = toast("The server does not respond. Waiting for it …", "waiting");
   }, SLOW_RESPONSE_MS);
-  const signal = AbortSignal.timeout(RESPONSE_TIMEOUT_MS);
+  const timeout = AbortSignal.timeout(RESPONSE_TIMEOUT_MS);
   try {
+    const signal = cancelled ? AbortSignal.any([timeout, cancelled]) : timeout;
     const response = await fetch(url, { ...options, signal });
     return [response, await response.text()];
   } catch {
-    throw noResponse(options.method, signal.aborted);
+    throw noResponse(options.method, timeout.aborted);
   } finally {
     clearTimeout(slow);
     note?.remove();
@@ -79,7 +80,7 @@ async function fetchText(url, options) {
 }
 
 /** Calls `method path` with a JSON body, for the tenant of the page unless the path names one. */
-async function send(method, path, body) {
+async function send(method, path, body, cancelled) {
   const url = new URL(path, location.origin);
   const tenant = meta("redrive-tenant");
   if (tenant && !url.searchParams.has("tenant_id") && url.pathname.startsWith("/v1/") && !path.includes("/v1/tenants")) {
@@ -87,7 +88,7 @@ async function send(method, path, body) {
   }
   const headers = { "x-redrive-token": meta("redrive-token") };
   if (body !== undefined) headers["content-type"] = "application/json";
-  const [response, text] = await fetchText(url, { method, headers, body: body === undefined ? undefined : toJson(body) });
+  const [response, text] = await fetchText(url, { method, headers, body: body === undefined ? undefined : toJson(body) }, cancelled);
   const json = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : null;
   if (response.status === 401) {
     location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname + location.search)}`);

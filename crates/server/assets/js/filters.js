@@ -13,10 +13,11 @@ function urlOf(form) {
   return url;
 }
 
-/** Returns the error that a page reports about a field of its filter, or null. */
+/** Returns the error that a page reports about a field of its filter, or null. The page checks the filter without running it. */
 async function findError(url) {
   try {
-    const response = await fetch(url, { signal: AbortSignal.timeout(CHECK_TIMEOUT_MS) });
+    const signal = AbortSignal.timeout(CHECK_TIMEOUT_MS);
+    const response = await fetch(url, { signal, headers: { "x-redrive-check": "filter" } });
     if (response.status !== 400) return null;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const detail = page.querySelector("[data-field]");

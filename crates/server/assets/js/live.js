@@ -8,6 +8,8 @@ const state = document.getElementById("live-state");
 const SILENCE_TIMEOUT_MS = 4000;
 /** Delay before the next connection attempt, in milliseconds. */
 const RECONNECT_DELAY_MS = 2000;
+/** Delay before the next attempt after the server has refused a live page, in milliseconds. */
+const REFUSED_DELAY_MS = 30_000;
 /** How long a lost connection is not reported in a message, in milliseconds: leaving a page also closes it. */
 const NOTICE_DELAY_MS = 400;
 
@@ -49,6 +51,7 @@ export function live() {
   let isStale = false;
   let gone = false;
 
+  const address = () => `/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`;
   const close = () => {
     clearTimeout(silenceTimer);
     clearTimeout(reconnectTimer);
@@ -73,15 +76,20 @@ export function live() {
   const handleRefusal = async () => {
     close();
     const signal = AbortSignal.timeout(SILENCE_TIMEOUT_MS);
-    const page = await fetch(location.href, { redirect: "manual", signal }).catch(() => null);
-    if (page?.type === "opaqueredirect") {
+    const response = await fetch(address(), { redirect: "manual", signal }).catch(() => null);
+    response?.body?.cancel();
+    if (response?.type === "opaqueredirect") {
       notice.clear();
       showState("off", "Logged out. Reload to log in.");
+    } else if (response?.status === 409 || response?.status === 429) {
+      notice.clear();
+      showState("off", "Not live: too many pages are open");
+      reconnectTimer = setTimeout(follow, REFUSED_DELAY_MS);
     } else disconnected();
   };
   const open = () => {
     if (source || gone) return;
-    source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
+    source = new EventSource(address());
     awaitMessage();
     source.addEventListener("open", connected);
     source.addEventListener("beat", connected);

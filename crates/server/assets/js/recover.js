@@ -2,6 +2,7 @@
 import { bodyOf } from "./actions.js";
 import { call } from "./api.js";
 import { clearFaults, showFaults } from "./faults.js";
+import { fromField } from "./zone.js";
 
 const dialog = document.getElementById("recover");
 const form = dialog?.querySelector("form");
@@ -18,7 +19,7 @@ function windowStart() {
   if (chosen === "") return since;
   if (chosen !== "custom") return new Date(Date.now() - Number(chosen) * 1000).toISOString();
   const custom = field("recover-from").value;
-  return custom ? new Date(custom).toISOString() : "";
+  return custom ? fromField(custom).toISOString() : "";
 }
 
 function requestBody(start) {
@@ -49,17 +50,29 @@ async function count() {
   }
 }
 
-document.addEventListener("click", (event) => {
-  const opener = event.target.closest("[data-recover]");
-  if (!opener) return;
+/** Opens the dialog with the count of a button. */
+function open(opener) {
   since = opener.dataset.since;
   counting += 1;
   form.reset();
   field("recover-window").options[0].textContent = opener.dataset.cause;
   field("recover-from").closest(".field").hidden = true;
+  for (const part of form.querySelectorAll("[data-blocked], [data-reset]")) part.hidden = opener.dataset.circuit === "closed";
   showCount(Number(opener.dataset.count), opener.dataset.complete === "true");
   dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-recover]");
+  if (opener) open(opener);
 });
+
+// Overviews link to the dialog. The address without it opens the page alone, such as after a reload.
+const linked = location.hash === "#recover" && document.querySelector("[data-recover]");
+if (linked) {
+  history.replaceState(null, "", location.pathname + location.search);
+  open(linked);
+}
 
 form?.addEventListener("change", (event) => {
   if (event.target === field("recover-window") || event.target === field("recover-from")) count();
@@ -71,6 +84,8 @@ form?.addEventListener("submit", async (event) => {
   const go = form.querySelector("[data-go]");
   go.setAttribute("aria-busy", "true");
   try {
+    const reset = form.querySelector("[data-reset]:not([hidden]) input");
+    if (reset?.checked) await call("PATCH", `/v1/webhooks/${form.dataset.recoverWebhook}/circuit-breaker`, { action: "reset" });
     const operation = await call("POST", "/v1/deliveries/retry-batch", { ...bodyOf(form), ...requestBody(windowStart()) });
     location.assign(form.dataset.next.replace("{id}", encodeURIComponent(operation.id)));
   } catch (problem) {

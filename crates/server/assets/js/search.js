@@ -28,6 +28,7 @@ export function search() {
   let timer;
   let current = "";
   let active = -1;
+  let running = new AbortController();
 
   const options = () => [...list.querySelectorAll('[role="option"]')];
   const close = () => {
@@ -55,14 +56,16 @@ export function search() {
   const query = async () => {
     const text = input.value.trim();
     current = text;
+    running.abort();
     if (text.length < MIN_LENGTH) return close();
+    running = new AbortController();
     try {
-      const found = await call("GET", `/v1/search?q=${encodeURIComponent(text)}`);
+      const found = await call("GET", `/v1/search?q=${encodeURIComponent(text)}`, undefined, running.signal);
       // A later text has been typed since, or the box was left.
       if (current === text && document.activeElement === input) show(found);
     } catch {
       // The form still works, and its page explains the error.
-      close();
+      if (current === text) close();
     }
   };
 

@@ -4,14 +4,15 @@ import { askForConfirmation } from "./actions.js";
 import { call, toast } from "./api.js";
 
 const bar = document.querySelector(".selection-bar");
-const selected = new Set();
+/** Ids of the selected rows, each with its tenant. */
+const selected = new Map();
 /** Id of the row that was clicked last; a click with Shift selects the rows up to it. */
 let anchor = "";
 /** Whether everything that matches the filter is selected. */
 let isAll = false;
-/** Number of rows that match the filter, as a number and as text; empty until they are counted. */
-let matchingCount = Infinity;
-let matching = "";
+/** Number of rows that match the filter: `total`, and as text. `null` until it is counted, which happens once per page. */
+let matching = null;
+let isCounted = false;
 
 const boxes = () => [...document.querySelectorAll("input[data-pick]")];
 const count = (number) => number.toLocaleString("en");
@@ -28,30 +29,31 @@ function show() {
   bar.hidden = !isAll && selected.size === 0;
   const elsewhere = selected.size - checked;
   const note = !isAll && elsewhere > 0 ? ` (${count(elsewhere)} no longer on this page)` : "";
-  bar.querySelector("[data-selected]").textContent = isAll ? `All ${matching} that match are selected`.replace("  ", " ") : `${count(selected.size)} selected${note}`;
+  bar.querySelector("[data-selected]").textContent = isAll ? `${allThatMatch("All")} are selected` : `${count(selected.size)} selected${note}`;
   const all = bar.querySelector("[data-select-all]");
   if (!all) return;
   // A page with everything that matches needs no further selection.
-  all.hidden = isAll || rows.length === 0 || checked < rows.length || matchingCount <= rows.length;
-  all.textContent = matching ? `Select all ${matching} that match` : "Select all that match";
-  if (!all.hidden && !matching) countMatching();
+  all.hidden = isAll || rows.length === 0 || checked < rows.length || (matching?.total ?? Infinity) <= rows.length;
+  all.textContent = allThatMatch("Select all");
+  if (!all.hidden) countMatching();
 }
 
-/** Counts what matches the filter, once the whole page is selected. */
-let isCounting = false;
+/** Returns the words for everything that matches, with its number once it is known. */
+function allThatMatch(words) {
+  return [words, matching?.text, "that match"].filter(Boolean).join(" ");
+}
+
+/** Counts what matches the filter, once the whole page is selected. The button works without the number. */
 async function countMatching() {
-  if (isCounting) return;
-  isCounting = true;
+  if (isCounted) return;
+  isCounted = true;
   try {
     const [method, path] = bar.dataset.retry.split(" ", 2);
     const found = await call(method, path, { filter: JSON.parse(bar.dataset.filter), include_delivered: true, dry_run: true });
-    matchingCount = found.total;
-    matching = `${count(found.total)}${found.count_complete ? "" : "+"}`;
+    matching = { total: found.total, text: `${count(found.total)}${found.count_complete ? "" : "+"}` };
     show();
   } catch {
-    // The button works without the number: the dialog counts too.
-  } finally {
-    isCounting = false;
+    // The dialog counts again, and reports the error.
   }
 }
 
@@ -63,14 +65,14 @@ function clear() {
 }
 
 function setRow(box, isChecked) {
-  if (isChecked) selected.add(box.value);
+  if (isChecked) selected.set(box.value, box.dataset.tenant);
   else selected.delete(box.value);
 }
 
 function pick(box, isRange) {
   if (isAll) {
     isAll = false;
-    for (const row of boxes()) selected.add(row.value);
+    for (const row of boxes()) setRow(row, true);
   }
   const rows = boxes();
   const [from, to] = [rows.findIndex((row) => row.value === anchor), rows.indexOf(box)];
@@ -80,21 +82,41 @@ function pick(box, isRange) {
   show();
 }
 
-/** Reports what an operation took, and why it refused the rest. */
-function report(operation, what) {
-  const refused = (operation.results ?? []).filter((one) => one.error);
-  const taken = (operation.results ?? []).length - refused.length;
+/** Reports what the operations took, and why they refused the rest. */
+function report(operations, what) {
+  const results = operations.flatMap((operation) => operation.results ?? []);
+  const refused = results.filter((one) => one.error);
+  const taken = results.length - refused.length;
   if (taken > 0) toast(`${what} of ${count(taken)} queued.`);
   if (refused.length > 0) toast(`${count(refused.length)} left out: ${refused[0].error.detail}`, taken > 0 ? "waiting" : "bad");
 }
 
-async function run(request, body, what) {
+/** Calls the API once for each tenant of the selected rows, since an operation belongs to one tenant. */
+async function callForSelected(request, body) {
   const [method, path] = request.split(" ", 2);
+  const tenants = new Set(selected.values());
+  const responses = [];
+  for (const tenant of tenants) {
+    const ids = [...selected].filter(([, owner]) => owner === tenant).map(([id]) => id);
+    responses.push(await call(method, `${path}?tenant_id=${encodeURIComponent(tenant)}`, { ...body, delivery_ids: ids }));
+  }
+  return responses;
+}
+
+async function run(request, body, what) {
+  report(await callForSelected(request, body), what);
+  clear();
+}
+
+/** Runs an action of the bar, and reports its error. */
+async function act(button, action) {
+  button.setAttribute("aria-busy", "true");
   try {
-    report(await call(method, path, body), what);
-    clear();
+    await action();
   } catch (problem) {
     toast(problem.message ?? problem.detail, "bad");
+  } finally {
+    button.removeAttribute("aria-busy");
   }
 }
 
@@ -120,30 +142,19 @@ function askAboutDelivered(delivered, total) {
   });
 }
 
-async function resend(button) {
+async function resend() {
   if (isAll) return document.querySelector('[data-opens="bulk-retry"]').click();
-  const body = { delivery_ids: [...selected], include_delivered: false };
-  const [method, path] = bar.dataset.retry.split(" ", 2);
-  button.setAttribute("aria-busy", "true");
-  try {
-    const found = await call(method, path, { ...body, include_delivered: true, dry_run: true });
-    if (found.already_delivered > 0) {
-      const include = await askAboutDelivered(found.already_delivered, found.total);
-      if (include === null) return;
-      body.include_delivered = include;
-    }
-    await run(bar.dataset.retry, body, "Resend");
-  } catch (problem) {
-    toast(problem.message ?? problem.detail, "bad");
-  } finally {
-    button.removeAttribute("aria-busy");
-  }
+  const found = await callForSelected(bar.dataset.retry, { include_delivered: true, dry_run: true });
+  const sum = (field) => found.reduce((all, one) => all + one[field], 0);
+  const delivered = sum("already_delivered");
+  const include = delivered > 0 && (await askAboutDelivered(delivered, sum("total")));
+  if (include !== null) await run(bar.dataset.retry, { include_delivered: include }, "Resend");
 }
 
 async function cancel() {
   if (isAll) return document.querySelector('[data-opens="bulk-cancel"]').click();
   const question = `Cancel the pending ones of ${count(selected.size)} selected deliveries? No further attempts are sent; they can be resent later.`;
-  if (await askForConfirmation(question, "Cancel deliveries")) await run(bar.dataset.cancel, { delivery_ids: [...selected] }, "Cancellation");
+  if (await askForConfirmation(question, "Cancel deliveries")) await run(bar.dataset.cancel, {}, "Cancellation");
 }
 
 if (bar) {
@@ -171,8 +182,8 @@ if (bar) {
       isAll = true;
       show();
     } else if ("clear" in button.dataset) clear();
-    else if ("resendSelected" in button.dataset) resend(button);
-    else if ("cancelSelected" in button.dataset) cancel();
+    else if ("resendSelected" in button.dataset) act(button, resend);
+    else if ("cancelSelected" in button.dataset) act(button, cancel);
   });
   show();
 }

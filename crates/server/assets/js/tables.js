@@ -43,10 +43,10 @@ function markOrder(table) {
   }
 }
 
-/** Returns whether the listing of a table continues on other pages. */
+/** Returns whether a table shows only a part of its listing, which continues on other pages. */
 function hasOtherPages(table) {
-  const paging = table.closest(".scroll").parentNode.querySelector(":scope > nav.paging a");
-  return Boolean(paging);
+  const box = table.closest(".scroll");
+  return "partial" in box.dataset || Boolean(box.parentNode.querySelector(":scope > nav.paging a"));
 }
 
 /** Shows below a table what it is sorted by, and a button for the order of the server. */

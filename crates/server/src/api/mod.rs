@@ -54,6 +54,7 @@ pub(crate) use self::{
     scope::{Authorized, ManagesEndpoints},
     search::{PayloadQuery, SearchQuery},
     tenants::{TenantsQuery, named},
+    users::session_id,
     webhooks::{REDACTED, WebhookInput, validate_draft},
 };
 use crate::{

@@ -54,7 +54,7 @@ struct StatusView {
     /// Send slots of this node.
     slots: SlotsView,
     /// Circuits of the webhooks that this node tracks.
-    circuits: CircuitsView,
+    circuits: TrackedCircuitsView,
     /// Number of dead deliveries that were not redriven.
     dead_letters: Option<u64>,
 }
@@ -135,9 +135,9 @@ struct SlotsView {
     total: usize,
 }
 
-/// Number of circuits by state.
+/// Circuits that a node tracks, by state.
 #[derive(Serialize, ToSchema)]
-struct CircuitsView {
+struct TrackedCircuitsView {
     /// Open circuits.
     open: usize,
     /// Half-open circuits.
@@ -184,7 +184,7 @@ impl StatusView {
                 lag_seconds: status.lag().map(|lag| lag.as_secs_f64()),
             },
             slots: SlotsView { used: status.load.unsettled, total: status.load.slots },
-            circuits: CircuitsView {
+            circuits: TrackedCircuitsView {
                 open: status.circuits.open,
                 half_open: status.circuits.half_open,
                 open_over_1h: status.circuits.open_over_an_hour,

@@ -4,8 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use redrive_core::{AttemptId, DeliveryId, EventId, TenantId, Time, WebhookId, event::Event};
 use redrive_store::{
-    AttemptCursor, AttemptFilter, CircuitPeriod, Delivery, DeliveryCursor, DeliveryFilter, ListedAttempt,
-    ListingPage, PageRequest, StoredAttempt,
+    AttemptCount, AttemptCursor, AttemptFilter, CircuitPeriod, Delivery, DeliveryCursor, DeliveryFilter,
+    ListedAttempt, ListingPage, PageRequest, StoredAttempt,
 };
 
 pub use super::blocked::BlockedPeriod;
@@ -63,6 +63,19 @@ impl App {
         let tenant_managed_only = filter.tenant_managed_only || view.tenant_managed_only;
         let filter = AttemptFilter { tenant_managed_only, ..filter };
         Ok(self.store().list_attempts(view.id, filter, page).await?)
+    }
+
+    /// Counts the attempts to a webhook since a time by their result, the newest `max`: all but prompt successes, which
+    /// the attempt index does not have.
+    pub async fn attempts_by_result(
+        &self,
+        view: &TenantView,
+        webhook_id: WebhookId,
+        from: Time,
+        max: usize,
+    ) -> Result<Vec<AttemptCount>, AppError> {
+        self.require_known_webhook(view, webhook_id).await?;
+        Ok(self.store().count_indexed_attempts(view.id.clone(), webhook_id, from, max).await?)
     }
 
     /// Returns an attempt with its event.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use futures_util::{FutureExt, StreamExt, stream};
-use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
-use redrive_engine::{EventDraft, PublishReceipt, ReplayTo};
+use redrive_core::{EventId, TenantId, delivery::lane::Priority};
+use redrive_engine::{EventDraft, PastWebhooks, PublishReceipt, ReplayCount, ReplayReceipt, ReplayTo};
 use redrive_store::{EventFilter, ListingPage, PageRequest, StoreError, StoredEvent};
 use serde_json::json;
 
@@ -161,28 +161,49 @@ impl App {
         event_id: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
-    ) -> Result<Vec<DeliveryId>, AppError> {
+    ) -> Result<ReplayReceipt, AppError> {
         let view = tenant.into();
+        let to = self.check_replay(&view, event_id, to).await?;
         let tenant_id = view.id.clone();
-        self.event(&view, event_id).await?;
-        let to = match to {
-            ReplayTo::All if view.tenant_managed_only => ReplayTo::AllTenantManaged,
-            to => to,
-        };
-        if let ReplayTo::Webhooks(named) = &to {
-            self.require_all_receiving(&view, named).await?;
-        }
-        let owner = tenant_id.clone();
-        let audited = AuditedAction {
-            action: "event.replay",
-            tenant: Some(&owner),
-            object: Some(event_id.to_string()),
-        };
+        let object = Some(event_id.to_string());
+        let audited = AuditedAction { action: "event.replay", tenant: Some(&view.id), object };
         self.with_audit(actor, audited, async {
-            let delivery_ids = self.engine.replay(tenant_id, event_id, to, priority).await?;
-            let after = Some(json!({"delivery_ids": delivery_ids}));
-            Ok((delivery_ids, AuditChange { after, ..AuditChange::default() }))
+            let receipt = self.engine.replay(tenant_id, event_id, to, priority).await?;
+            let after = Some(json!({"delivery_ids": receipt.delivery_ids}));
+            Ok((receipt, AuditChange { after, ..AuditChange::default() }))
         })
         .await
+    }
+
+    /// Counts what a replay would create. Fails as the replay would.
+    pub async fn count_replay(
+        &self,
+        tenant: impl Into<TenantView>,
+        event_id: EventId,
+        to: ReplayTo,
+    ) -> Result<ReplayCount, AppError> {
+        let view = tenant.into();
+        let to = self.check_replay(&view, event_id, to).await?;
+        Ok(self.engine.count_replay(&view.id, event_id, to).await?)
+    }
+
+    /// Returns the targets of a replay that the caller may reach. Rejects webhooks that receive no events.
+    async fn check_replay(
+        &self,
+        view: &TenantView,
+        event_id: EventId,
+        to: ReplayTo,
+    ) -> Result<ReplayTo, AppError> {
+        self.event(view, event_id).await?;
+        match to {
+            ReplayTo::Past(past) => {
+                let tenant_managed_only = past.tenant_managed_only || view.tenant_managed_only;
+                Ok(ReplayTo::Past(PastWebhooks { tenant_managed_only, ..past }))
+            }
+            ReplayTo::Webhooks(named) => {
+                self.require_all_receiving(view, &named).await?;
+                Ok(ReplayTo::Webhooks(named))
+            }
+        }
     }
 }

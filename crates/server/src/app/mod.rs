@@ -42,6 +42,7 @@ pub mod tenants;
 pub mod throttle;
 pub mod traffic;
 pub mod user_login;
+pub mod user_sessions;
 pub mod view;
 pub mod webhook_names;
 pub mod webhook_status;

@@ -107,6 +107,11 @@ impl Sessions {
         }
     }
 
+    /// Returns for how long a session was not used on this node. `None` if the node does not remember a use.
+    pub(super) fn unused_for(&self, id: &[u8; 32], now: Duration) -> Option<Duration> {
+        self.cached.lock().get(id).map(|(_, read_at)| now.saturating_sub(*read_at))
+    }
+
     pub(super) fn evict(&self, is_over: impl Fn(&BrowserSession) -> bool) {
         self.cached.lock().retain(|_, (session, _)| !is_over(session));
     }
@@ -280,6 +285,9 @@ mod tests {
         sessions.remember(&session, read_at);
         assert!(sessions.remembered(&[1; 32], read_at + Duration::from_millis(999)).is_some());
         assert!(sessions.remembered(&[1; 32], read_at + LOOKUP_TTL).is_none());
+        let later = read_at + Duration::from_secs(70);
+        assert_eq!(sessions.unused_for(&[1; 32], later), Some(Duration::from_secs(70)));
+        assert_eq!(sessions.unused_for(&[2; 32], later), None);
         sessions.evict(|cached| cached.key_hash == [2; 32]);
         assert!(sessions.remembered(&[1; 32], read_at).is_none());
     }

@@ -75,7 +75,7 @@ impl VerifiedUser {
 }
 
 /// Returns the hash under which the sessions of a user are stored.
-fn user_hash(issuer: &str, subject: &str) -> [u8; 32] {
+pub(super) fn user_hash(issuer: &str, subject: &str) -> [u8; 32] {
     let hash = Sha256::new().chain_update(b"redrive user\0").chain_update(issuer);
     // Neither a URL nor a subject has a control character.
     hash.chain_update(b"\0").chain_update(subject).finalize().into()
@@ -193,23 +193,6 @@ impl App {
         let issuer = self.identity_provider()?.issuer().to_owned();
         let role = UserRole::ALL.into_iter().find(|known| known.name() == role)?;
         Some(VerifiedUser(SessionUser { issuer, subject, name, role, login_hash }))
-    }
-
-    /// Ends all sessions of a user, and returns their number. Without the identity provider, there are none.
-    pub async fn end_sessions_of_user(&self, actor: &Actor, subject: &str) -> Result<usize, AppError> {
-        let Some(provider) = self.identity_provider() else {
-            return Err(AppError::NotFound("user; no identity provider is configured"));
-        };
-        let key_hash = user_hash(provider.issuer(), subject);
-        let object = Some(format!("oidc:{subject}"));
-        let audited = AuditedAction { action: "user.end_sessions", tenant: None, object };
-        let ended = self.with_audit(actor, audited, async {
-            let ended = with_timeout(self.store().delete_browser_sessions_of_key(key_hash)).await?;
-            Ok((ended, AuditChange::default()))
-        });
-        let ended = ended.await?;
-        self.sessions.evict(|cached| cached.key_hash == key_hash);
-        Ok(ended)
     }
 
     fn session_secret(&self) -> (Time, Zeroizing<[u8; 32]>) {

@@ -7,7 +7,7 @@ use redrive_core::{
     webhook::{Webhook, WebhookState},
 };
 
-use super::{App, AppError, TenantSelection};
+use super::{App, AppError, TenantSelection, TenantView};
 
 /// Webhook as referenced by other objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,5 +57,19 @@ impl App {
             TenantSelection::All(all) => self.read_webhooks_by_id(all, ids).await?,
         };
         Ok(found.into_iter().map(|webhook| (webhook.id, WebhookName::from(webhook))).collect())
+    }
+
+    /// Returns the addresses of the owners of these webhooks, of those that are not deleted and that the caller may see.
+    pub async fn owner_emails(
+        &self,
+        view: &TenantView,
+        ids: BTreeSet<WebhookId>,
+    ) -> Result<HashMap<WebhookId, String>, AppError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
+        let own = found.into_iter().filter(|one| view.can_see(one) && one.state != WebhookState::Deleted);
+        Ok(own.filter_map(|webhook| Some((webhook.id, webhook.spec.owner?.email?))).collect())
     }
 }

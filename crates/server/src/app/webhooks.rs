@@ -7,7 +7,7 @@ use redrive_core::{
     FieldError, TenantId, Time, WebhookId,
     delivery::{lane::Priority, retry::RetryPolicy},
     event::event_type::Pattern,
-    protection::breaker::{BreakerPolicy, CircuitView, Forced},
+    protection::breaker::{BreakerPolicy, CircuitState, CircuitView, Forced},
     security::signature::{self, LiveSecret, Secret},
     time::HumanDuration,
     webhook::{
@@ -288,10 +288,31 @@ impl App {
         actor: &Actor,
         tenant_id: &TenantId,
         id: WebhookId,
-        change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+        mut change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
         force_open_until: Option<Option<Time>>,
     ) -> Result<Webhook, AppError> {
-        self.apply_change(actor, "webhook.update", tenant_id, id, change, force_open_until).await
+        let mut has_new_url = false;
+        let change = |webhook: &mut Webhook| {
+            let url = webhook.spec.url.clone();
+            let supplied = change(webhook);
+            has_new_url = webhook.spec.url != url;
+            supplied
+        };
+        let changed =
+            self.apply_change(actor, "webhook.update", tenant_id, id, change, force_open_until).await?;
+        if has_new_url && force_open_until.is_none() {
+            self.end_open_circuit(tenant_id, id).await?;
+        }
+        Ok(changed)
+    }
+
+    /// Closes the circuit of a webhook whose endpoint was replaced: it opened for the old one. A forced state stays.
+    async fn end_open_circuit(&self, tenant_id: &TenantId, id: WebhookId) -> Result<(), AppError> {
+        let Some(gate) = self.engine.gate_status(id).await? else { return Ok(()) };
+        if gate.circuit.state != CircuitState::Closed && gate.circuit.forced.is_none() {
+            self.engine.control_circuit(tenant_id, id, CircuitAction::Reset).await?;
+        }
+        Ok(())
     }
 
     async fn apply_change(

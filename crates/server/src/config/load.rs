@@ -115,6 +115,71 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
     Ok(config)
 }
 
+/// Sections that a demo takes from the environment. The others name a real installation (its store, keys, servers and
+/// recipients), or would keep the demo from calling its own receivers.
+const DEMO_SECTIONS: [&str; 14] = [
+    "audit",
+    "circuit_breaker",
+    "delivery",
+    "dev",
+    "events",
+    "limits",
+    "log",
+    "metrics",
+    "notifications",
+    "oidc",
+    "retention",
+    "retry",
+    "server",
+    "tracing",
+];
+
+/// Which environment variables a demo uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DemoEnvironment {
+    /// Names of the variables whose settings apply.
+    pub used: Vec<String>,
+    /// Names of the variables that a demo ignores.
+    pub ignored: Vec<String>,
+}
+
+/// Applies to `defaults` the environment variables that a demo uses.
+pub fn load_demo(defaults: &Config) -> Result<(Config, DemoEnvironment), ConfigError> {
+    let (mut config, environment) = read_demo(defaults, environment()?)?;
+    secret::read_files(&mut config)?;
+    Ok((config, environment))
+}
+
+fn read_demo(
+    defaults: &Config,
+    variables: Vec<(String, String)>,
+) -> Result<(Config, DemoEnvironment), ConfigError> {
+    let mut table = Table::new();
+    let mut environment = DemoEnvironment::default();
+    for (name, value) in variables {
+        if kubernetes::is_service_variable(&name, &value) {
+            continue;
+        }
+        let setting = SETTINGS.iter().find(|setting| setting.env == name);
+        match setting.filter(|setting| is_for_demo(&setting.key)) {
+            Some(setting) => {
+                set(&mut table, &setting.key, env_value(&setting.key, &value));
+                environment.used.push(name);
+            }
+            None => environment.ignored.push(name),
+        }
+    }
+    environment.used.sort_unstable();
+    environment.ignored.sort_unstable();
+    Ok((merge(defaults, table)?, environment))
+}
+
+/// Returns whether a demo takes a setting from the environment.
+fn is_for_demo(key: &str) -> bool {
+    let section = key.split_once('.').map_or(key, |(section, _)| section);
+    DEMO_SECTIONS.contains(&section) || matches!(key, "node" | "webhooks.disable_after")
+}
+
 /// Returns the environment variables whose names begin with `REDRIVE_`. Fails if the value of one is not UTF-8.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let all = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
@@ -297,6 +362,28 @@ mod tests {
         let config = parse(Profile::Serve, file, env(&[("REDRIVE_DELIVERY_MAX_IN_FLIGHT", "8")])).unwrap();
         assert_eq!((config.delivery.max_in_flight, config.delivery.max_deliveries_per_lane), (8, 9));
         assert_eq!(config.delivery.max_deliveries_in_memory, 20_000, "the rest keeps its default");
+    }
+
+    #[test]
+    fn demo_uses_only_settings_that_concern_no_real_installation() {
+        let mut defaults = Config::defaults(Profile::Dev);
+        defaults.log.level = "warn".into();
+        let variables = env(&[
+            ("REDRIVE_LIMITS_WEBHOOK_REQUESTS_PER_MINUTE", "90"),
+            ("REDRIVE_LOG_FORMAT", "json"),
+            ("REDRIVE_DATABASE_URL", "postgres://db.example/real"),
+            ("REDRIVE_ADMIN_KEY", "0123456789abcdef0123456789abcdef"),
+            ("REDRIVE_EGRESS_ALLOW_HTTP", "false"),
+            ("REDRIVE_NO_SUCH_SETTING", "1"),
+        ]);
+        let (config, environment) = read_demo(&defaults, variables).unwrap();
+        assert_eq!(environment.used, ["REDRIVE_LIMITS_WEBHOOK_REQUESTS_PER_MINUTE", "REDRIVE_LOG_FORMAT"]);
+        assert_eq!(environment.ignored.len(), 4);
+        assert_eq!((config.limits.webhook.requests_per_minute, &*config.log.level), (Some(90), "warn"));
+        let untouched = Config { limits: config.limits.clone(), log: config.log.clone(), ..defaults };
+        assert_eq!(to_table(&config).unwrap(), to_table(&untouched).unwrap());
+        let invalid = read_demo(&untouched, env(&[("REDRIVE_EVENTS_MAX_HOPS", "many")])).unwrap_err();
+        assert!(invalid.to_string().starts_with("events.max_hops: "), "{invalid}");
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub use effective::EffectiveSetting;
 pub use egress::Egress;
 pub use host_port::HostPort;
 pub use limits::{ApiRate, ClusterRate, Limits, TenantLimits, WebhookRate};
-pub use load::{ConfigError, Overrides, load};
+pub use load::{ConfigError, DemoEnvironment, Overrides, load, load_demo};
 pub use notifications::Notifications;
 pub use oidc::Oidc;
 pub use redis::{Redis, RedisUrl};

@@ -5,14 +5,40 @@ use redrive_store::{DeliveryFilter, StatusFilter};
 
 use crate::app::deliveries::DeliverySelection;
 
+/// A state of a moment, which only a node knows: bulk operations cannot select by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MomentaryState {
+    /// A request is being sent.
+    InFlight,
+    /// An open circuit blocks the delivery.
+    CircuitBlocked,
+}
+
+impl MomentaryState {
+    /// Returns what can be done with deliveries in this state instead of a bulk operation.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::InFlight => {
+                "These deliveries are being sent now, so there is nothing to resend: wait for the result. To prevent \
+                 further attempts, select rows and use “Cancel pending”."
+            }
+            Self::CircuitBlocked => {
+                "These deliveries are still pending and are sent when their circuit closes, so there is nothing to \
+                 resend: fix the endpoint, then reset the circuit on the page of its webhook. To prevent further \
+                 attempts, select rows and use “Cancel pending”."
+            }
+        }
+    }
+}
+
 /// Selection that the bulk buttons of a listing would act on.
 pub(super) struct Bulk {
     /// The selection as JSON, as the API accepts it.
     pub(super) filter: String,
     /// Whether the selection is unfiltered.
     pub(super) is_all: bool,
-    /// Parts of the filter that bulk operations do not support, so an operation would select more than is listed.
-    pub(super) unsupported: Vec<&'static str>,
+    /// State in the filter that bulk operations do not support, so an operation would select more than is listed.
+    momentary: Option<MomentaryState>,
 }
 
 impl Bulk {
@@ -20,38 +46,38 @@ impl Bulk {
     pub(super) fn for_selection(selection: &DeliverySelection) -> Self {
         let mut bulk = Self::for_filter(&selection.filter);
         if selection.circuit_blocked {
-            bulk.unsupported.push("blocked by an open circuit");
+            bulk.momentary = Some(MomentaryState::CircuitBlocked);
         }
         bulk
     }
 
     /// Builds the selection from the filter of a listing.
     pub(super) fn for_filter(filter: &DeliveryFilter) -> Self {
-        let (selection, unsupported) = selection(filter);
+        let (selection, momentary) = selection(filter);
         let is_all = selection.is_unfiltered();
         // Serializing ids, names and times cannot fail.
         let filter = serde_json::to_string(&selection).unwrap_or_default();
-        Self { filter, is_all, unsupported }
+        Self { filter, is_all, momentary }
     }
 
     /// Returns whether a bulk operation would select exactly what is listed.
     pub(super) fn is_exact(&self) -> bool {
-        self.unsupported.is_empty()
+        self.momentary.is_none()
     }
 
-    /// Returns the unsupported parts of the filter as text.
-    pub(super) fn unsupported(&self) -> String {
-        self.unsupported.join(", ")
+    /// Returns what can be done with the listed deliveries if no bulk operation selects them.
+    pub(super) fn advice(&self) -> &'static str {
+        self.momentary.map_or("", MomentaryState::advice)
     }
 }
 
-/// Returns the selection of a listing, and the parts of its filter that bulk operations do not support.
-fn selection(filter: &DeliveryFilter) -> (OperationFilter, Vec<&'static str>) {
-    let mut unsupported = Vec::new();
+/// Returns the selection of a listing, and the state in its filter that bulk operations do not support.
+fn selection(filter: &DeliveryFilter) -> (OperationFilter, Option<MomentaryState>) {
+    let mut momentary = None;
     let statuses = match filter.status {
         None | Some(StatusFilter::Failed) => Vec::new(),
         Some(StatusFilter::Exactly(DeliveryStatus::InFlight)) => {
-            unsupported.push("in flight");
+            momentary = Some(MomentaryState::InFlight);
             Vec::new()
         }
         Some(StatusFilter::Exactly(status)) => vec![status],
@@ -74,7 +100,7 @@ fn selection(filter: &DeliveryFilter) -> (OperationFilter, Vec<&'static str>) {
         to: filter.to,
         ..OperationFilter::default()
     };
-    (selection, unsupported)
+    (selection, momentary)
 }
 
 #[cfg(test)]
@@ -84,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bulk_selection_matches_listing_or_names_unsupported_filters() {
+    fn bulk_selection_matches_listing_or_advises_what_to_do() {
         let shown = Bulk::for_filter(&DeliveryFilter {
             webhooks: vec![WebhookId::from_bytes([1; 16])],
             status: Some(StatusFilter::Exactly(DeliveryStatus::Dead)),
@@ -116,12 +142,13 @@ mod tests {
             status: Some(StatusFilter::Exactly(DeliveryStatus::InFlight)),
             ..DeliveryFilter::default()
         };
-        assert_eq!(Bulk::for_filter(&in_flight).unsupported(), "in flight");
+        let in_flight = Bulk::for_filter(&in_flight);
+        assert!(!in_flight.is_exact() && in_flight.advice().contains("being sent now"));
         let pending = DeliveryFilter {
             status: Some(StatusFilter::Exactly(DeliveryStatus::Pending)),
             ..DeliveryFilter::default()
         };
         let blocked = DeliverySelection { filter: pending, circuit_blocked: true };
-        assert_eq!(Bulk::for_selection(&blocked).unsupported(), "blocked by an open circuit");
+        assert!(Bulk::for_selection(&blocked).advice().contains("reset the circuit"));
     }
 }

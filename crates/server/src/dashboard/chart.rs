@@ -2,6 +2,7 @@
 //! (`data-tip`), and each chart has a textual description for screen readers.
 
 mod axis;
+mod labels;
 mod svg;
 mod timeline;
 
@@ -9,12 +10,12 @@ use std::time::Duration;
 
 use redrive_core::{Time, statistics::traffic::TimeBuckets};
 
-use self::svg::{num, wide};
 pub(super) use self::{
     axis::Unit,
     svg::Svg,
     timeline::{TimeBand, TimeDot, bands, schedule},
 };
+use self::{labels::Label, svg::num};
 use super::zone::Zone;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -143,6 +144,7 @@ impl Chart<'_> {
         let label = self.describe(rows, scale);
         let height = num(TOP_MARGIN + PLOT_HEIGHT + BOTTOM_MARGIN);
         let class = "chart scaled";
+        svg.open("div", &[("class", "plot")]);
         svg.open("svg", &[("class", class), ("height", &height), ("role", "img"), ("aria-label", &label)]);
         let above = num(TOP_MARGIN);
         svg.open("svg", &[("y", &above), ("height", &num(PLOT_HEIGHT + BOTTOM_MARGIN))]);
@@ -162,6 +164,7 @@ impl Chart<'_> {
         });
         svg.close("svg");
         svg.close("svg");
+        svg.close("div");
         svg
     }
 
@@ -331,15 +334,9 @@ fn line(svg: &mut Svg, tone: &str, points: impl Iterator<Item = Option<(f64, f64
 fn times(svg: &mut Svg, from: Time, to: Time, below: f64) {
     let whole = TimeSlots { from, step: to.duration_since(from).max(Duration::from_millis(1)), count: 1 };
     let y = num(below + 16.0);
-    for (time, label) in axis::times(from, to, &Zone::current()) {
-        let share = whole.share(time);
-        let anchor = match share {
-            share if share < 0.05 => "start",
-            share if share > 0.95 => "end",
-            _ => "middle",
-        };
-        svg.text("text", &[("x", &wide(share)), ("y", &y), ("text-anchor", anchor)], &label);
-    }
+    let times = axis::times(from, to, &Zone::current()).into_iter();
+    let all: Vec<_> = times.map(|(time, text)| Label::within(whole.share(time), text)).collect();
+    labels::draw(svg, &all, &y);
 }
 
 #[cfg(test)]

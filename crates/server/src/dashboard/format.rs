@@ -4,7 +4,7 @@
 use std::{borrow::Borrow, fmt::Display, time::Duration};
 
 use redrive_core::{
-    DeliveryStatus, FailureCategory, Time,
+    DeadReason, DeliveryStatus, FailureCategory, Time,
     dispatch::gate::WaitingOn,
     notification::{NotificationKind, preferences::Language},
     protection::breaker::CircuitState,
@@ -16,6 +16,26 @@ use crate::mail::texts::MailTexts;
 /// Returns the `aria-current` value of the link with this name.
 pub(super) fn is_current(name: impl AsRef<str>, current: impl AsRef<str>) -> bool {
     name.as_ref() == current.as_ref()
+}
+
+/// Returns whether a filter has the name of one status.
+pub(super) fn is_delivery_status(name: impl AsRef<str>) -> bool {
+    DeliveryStatus::ALL.iter().any(|known| known.name() == name.as_ref())
+}
+
+/// Returns whether a filter has the name of one failure category.
+pub(super) fn is_failure_category(name: impl AsRef<str>) -> bool {
+    FailureCategory::ALL.iter().any(|known| known.name() == name.as_ref())
+}
+
+/// Returns whether a filter has the name of one dead reason.
+pub(super) fn is_dead_reason(name: impl AsRef<str>) -> bool {
+    DeadReason::ALL.iter().any(|known| known.name() == name.as_ref())
+}
+
+/// Returns the base path of the pages of a tenant.
+pub(super) fn tenant_path(tenant_id: impl Display) -> String {
+    format!("/dashboard/t/{tenant_id}")
 }
 
 /// Formats a time for a `<time>` element, in the time zone of the page; scripts show how long ago it was.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{
     PageResult, format,
-    page::{FormQuery, Html, PageContext},
+    page::{FormQuery, Html, PageContext, PageQuery},
     viewer::AdminViewer,
 };
 use crate::{
@@ -28,6 +28,8 @@ pub(super) struct KeysQuery {
     /// Cursor of the next page.
     cursor: Option<String>,
 }
+
+impl PageQuery for KeysQuery {}
 
 #[derive(Template)]
 #[template(path = "keys.html")]

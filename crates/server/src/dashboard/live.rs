@@ -1,5 +1,5 @@
 //! Live pages: the main part of a page is sent again as a server-sent event whenever it has changed. Each page is
-//! rendered once per key, however many browsers show it.
+//! rendered once per key or user, role and time zone, however many browsers show it.
 
 use std::{
     collections::HashMap,
@@ -40,18 +40,18 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of live pages on this node.
 const MAX_PAGES: usize = 500;
-/// Maximum number of different live pages per holder, so that one holder cannot use up all of them.
-const MAX_PAGES_PER_HOLDER: usize = 50;
+/// Maximum number of different live pages of one viewer, so that one viewer cannot use up all of them.
+const MAX_PAGES_PER_VIEWER: usize = 50;
 /// Maximum size of a page.
 const MAX_PAGE_BYTES: usize = 2 << 20;
 /// Markers around the part of a page that is sent again.
 const BEGINS: &str = "<!--live-->";
 const ENDS: &str = "<!--/live-->";
 
-/// Holder of a session: the hash of the key or user, and the role, which a user's next login may change.
-type Holder = ([u8; 32], Role);
+/// Identity of a viewer: the hash of the key or user, and the role, which a user's next login may change.
+type ViewerKey = ([u8; 32], Role);
 /// Identity of a live page: who views it, the URI, and the time zone.
-type PageKey = (Holder, Uri, Zone);
+type PageKey = (ViewerKey, Uri, Zone);
 /// Result of rendering a page.
 #[derive(Clone, Debug, PartialEq)]
 enum Rendered {
@@ -83,14 +83,14 @@ impl Live {
     /// Subscribes to a page, starting its renderer if needed. Returns `None` if too many pages are live already.
     fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
-        let holder = (viewer.session.stored.key_hash, viewer.by.role.clone());
-        let page_key = (holder, uri, Zone::current());
+        let viewer_key = (viewer.session.stored.key_hash, viewer.by.role.clone());
+        let page_key = (viewer_key, uri, Zone::current());
         if let Some(known) = watched.get(&page_key).and_then(Weak::upgrade) {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        let count = watched.keys().filter(|(holder, ..)| *holder == page_key.0).count();
-        if watched.len() >= MAX_PAGES || count >= MAX_PAGES_PER_HOLDER {
+        let count = watched.keys().filter(|(viewer_key, ..)| *viewer_key == page_key.0).count();
+        if watched.len() >= MAX_PAGES || count >= MAX_PAGES_PER_VIEWER {
             return None;
         }
         let (sender, receiver) = watch::channel(Rendered::Nothing);

@@ -43,8 +43,8 @@ struct LoginPage<'a> {
     error: Option<&'a str>,
     /// Login with the identity provider. `None` if only keys log in.
     provider: Option<ProviderButton>,
-    /// Holder of this browser's current session.
-    current: Option<Holder>,
+    /// Key or user of this browser's current session.
+    current: Option<ShownCaller>,
 }
 
 /// Link to the login with the identity provider.
@@ -65,8 +65,8 @@ impl ProviderButton {
 #[derive(Template)]
 #[template(path = "login_replace.html")]
 struct ReplacePage<'a> {
-    current: Holder,
-    offered: Holder,
+    current: ShownCaller,
+    offered: ShownCaller,
     since: Time,
     /// The offered key or user, encrypted.
     offer: String,
@@ -76,15 +76,15 @@ struct ReplacePage<'a> {
     next: &'a str,
 }
 
-/// The holder of a key as it is shown.
-struct Holder {
+/// A key or user as it is shown.
+struct ShownCaller {
     name: String,
     /// Description of what the key gives access to.
     what: String,
     home_url: String,
 }
 
-impl Holder {
+impl ShownCaller {
     fn from_caller(caller: &Caller) -> Self {
         let what = match &caller.role {
             Role::Admin => "an administrator of all tenants".to_owned(),
@@ -122,7 +122,7 @@ pub(super) async fn page(
 ) -> PageResult {
     // The login page is shown even if the store is unavailable.
     let current = current_session(&app, &headers, &extensions).await.ok().flatten();
-    let current = current.map(|(session, _)| Holder::from_caller(&session.caller));
+    let current = current.map(|(session, _)| ShownCaller::from_caller(&session.caller));
     let next = safe_path(&query.next);
     let provider = ProviderButton::new(&app, next);
     Html::render(&LoginPage { portal: false, next, error: None, provider, current })
@@ -265,8 +265,8 @@ pub(super) fn ask_to_replace(
     (current, cookie): (&Session, &str),
 ) -> Result<Response, PageError> {
     let page = ReplacePage {
-        current: Holder::from_caller(&current.caller),
-        offered: Holder::from_caller(caller),
+        current: ShownCaller::from_caller(&current.caller),
+        offered: ShownCaller::from_caller(caller),
         since: current.stored.created_at,
         offer,
         token: session::token(cookie),
@@ -314,7 +314,7 @@ pub(super) async fn log_out(
 #[template(path = "session.html")]
 struct SessionPage {
     layout: PageContext,
-    holder: Holder,
+    shown: ShownCaller,
     /// Whether the session is that of a user, not of a key.
     is_user: bool,
     since: Time,
@@ -329,7 +329,7 @@ pub(super) async fn show(State(app): State<AppState>, viewer: Viewer) -> PageRes
     let count = app.sessions_of_key(&viewer.session).await?.len();
     let page = SessionPage {
         layout: PageContext::new(&viewer, tenant, "session"),
-        holder: Holder::from_caller(&viewer.by),
+        shown: ShownCaller::from_caller(&viewer.by),
         is_user: viewer.by.user.is_some(),
         since: viewer.session.stored.created_at,
         ends: viewer.session.stored.expires_at,

@@ -34,6 +34,7 @@ mod text_diff;
 mod unsubscribe;
 pub(crate) mod untrusted;
 mod user_login;
+mod user_sessions;
 mod viewer;
 mod webhook_names;
 mod webhooks;
@@ -86,6 +87,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/admin/tenants/{id}", get(tenants::one))
         .route("/dashboard/admin/new-tenant", get(tenants::new))
         .route("/dashboard/admin/keys", get(keys::list))
+        .route("/dashboard/admin/user-sessions", get(user_sessions::list))
         .route("/dashboard/admin/audit", get(audit::list))
         .route("/dashboard/admin/settings", get(settings::page))
         .layer(middleware::from_fn_with_state(app.clone(), zone::in_browser_zone))

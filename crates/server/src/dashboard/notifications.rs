@@ -1,15 +1,12 @@
 //! Notifications page of a tenant: what was sent to its owners, and who is notified about what.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{
-    WebhookId,
-    notification::{
-        NotificationKind,
-        preferences::{Language, TenantPreferences},
-    },
+use redrive_core::notification::{
+    NotificationKind,
+    preferences::{Language, TenantPreferences},
 };
 use redrive_store::{ChannelStatus, PageRequest, StoredNotification, Unsubscription};
 use serde_json::json;
@@ -22,10 +19,7 @@ use super::{
 };
 use crate::{
     api::{AppState, Paging},
-    app::{
-        App, TenantView,
-        confirmations::{AddressState, AddressStatus},
-    },
+    app::confirmations::{AddressState, AddressStatus},
     mail::texts::MailTexts,
 };
 
@@ -37,21 +31,27 @@ const MAX_UNSUBSCRIBED: u32 = 50;
 /// Maximum number of characters shown of a message.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// A notification in the list.
-struct Row {
-    stored: StoredNotification,
-    /// Address of the webhook's owner, who is notified together with the addresses of the tenant.
-    owner: Option<String>,
+/// A notification in a list.
+pub(super) struct NotificationRow {
+    pub(super) stored: StoredNotification,
+    /// Recipients of its email; empty if they are not known.
+    pub(super) recipients: String,
 }
 
-impl Row {
-    fn kind(&self) -> &'static str {
+impl NotificationRow {
+    pub(super) fn kind(&self) -> &'static str {
         kind_name(&self.stored.notification.kind)
     }
 
     /// Returns the channels with their status.
-    fn channels(&self) -> [(&'static str, ChannelStatus); 2] {
+    pub(super) fn channels(&self) -> [(&'static str, ChannelStatus); 2] {
         [("Email", self.stored.email_status), ("Webhook event", self.stored.webhook_status)]
+    }
+
+    /// Returns the message of the last occurrence, with its times in the time zone of the page. Empty if there is none.
+    pub(super) fn message(&self) -> String {
+        let message = self.stored.notification.details.message.as_deref().unwrap_or_default();
+        format::shortened(&outcome_text::format_times(message), MAX_MESSAGE_CHARS)
     }
 }
 
@@ -71,7 +71,7 @@ fn describe_recipients(status: ChannelStatus, owner: Option<&str>, has_addresses
 }
 
 /// Returns the color of a channel's status.
-fn channel_tone(status: &ChannelStatus) -> &'static str {
+pub(super) fn channel_tone(status: &ChannelStatus) -> &'static str {
     match status {
         ChannelStatus::Sent => "good",
         ChannelStatus::Pending => "busy",
@@ -86,7 +86,7 @@ fn channel_tone(status: &ChannelStatus) -> &'static str {
 struct NotificationsPage {
     layout: PageContext,
     query: FormQuery<Paging>,
-    rows: Vec<Row>,
+    rows: Vec<NotificationRow>,
     names: Names,
     next: Option<String>,
     preferences: TenantPreferences,
@@ -95,19 +95,6 @@ struct NotificationsPage {
 }
 
 impl NotificationsPage {
-    fn recipients(&self, row: &Row) -> String {
-        describe_recipients(
-            row.stored.email_status,
-            row.owner.as_deref(),
-            !self.preferences.emails.is_empty(),
-        )
-    }
-
-    /// Returns the message of an occurrence with its times in the time zone of the page.
-    fn message(&self, message: &str) -> String {
-        format::shortened(&outcome_text::format_times(message), MAX_MESSAGE_CHARS)
-    }
-
     /// Returns the body of the call that requests another confirmation email.
     fn confirmation_body(&self, address: &AddressState) -> String {
         json!({"email": address.address}).to_string()
@@ -127,16 +114,15 @@ pub(super) async fn page(
     let next = listed.next_cursor.map(|cursor| query.with("cursor", &cursor));
     let webhook_ids: BTreeSet<_> = listed.data.iter().filter_map(|one| one.notification.webhook_id).collect();
     let names = Names::load(&app, &tenant, webhook_ids.iter().copied()).await?;
-    let owners = load_owners(&app, &tenant, webhook_ids).await;
-    let rows = listed
-        .data
-        .into_iter()
-        .map(|stored| Row {
-            owner: stored.notification.webhook_id.and_then(|id| owners.get(&id).cloned()),
-            stored,
-        })
-        .collect();
+    let owners = app.owner_emails(&tenant, webhook_ids).await?;
     let preferences = app.notification_preferences(tenant.id.clone()).await?;
+    let has_addresses = !preferences.emails.is_empty();
+    let rows = listed.data.into_iter().map(|stored| {
+        let owner = stored.notification.webhook_id.and_then(|id| owners.get(&id));
+        let recipients = describe_recipients(stored.email_status, owner.map(String::as_str), has_addresses);
+        NotificationRow { stored, recipients }
+    });
+    let rows = rows.collect();
     let named = preferences.emails.iter().map(String::as_str);
     let addresses = app.address_states(tenant.id.clone(), named).await?;
     let first = PageRequest { after: None, offset: 0, limit: MAX_UNSUBSCRIBED };
@@ -152,22 +138,6 @@ pub(super) async fn page(
         addresses,
         unsubscribed,
     })
-}
-
-/// Returns the addresses of the owners of these webhooks. Deleted webhooks have none.
-async fn load_owners(
-    app: &App,
-    tenant: &TenantView,
-    webhook_ids: BTreeSet<WebhookId>,
-) -> HashMap<WebhookId, String> {
-    let mut owners = HashMap::new();
-    for id in webhook_ids {
-        let Ok(webhook) = app.webhook(tenant.clone(), id).await else { continue };
-        if let Some(address) = webhook.spec.owner.and_then(|owner| owner.email) {
-            owners.insert(id, address);
-        }
-    }
-    owners
 }
 
 #[cfg(test)]

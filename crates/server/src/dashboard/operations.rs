@@ -3,8 +3,9 @@
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    OperationId,
+    OperationId, WebhookId,
     delivery::bulk_operation::{OperationFilter, OperationKind, OperationState, OperationTarget},
+    protection::breaker::CircuitState,
 };
 use redrive_store::Operation;
 
@@ -14,7 +15,10 @@ use super::{
     viewer::TenantViewer,
     webhook_names::Names,
 };
-use crate::api::{AppState, OperationView, Paging};
+use crate::{
+    api::{AppState, OperationView, Paging},
+    app::{AppError, TenantView},
+};
 
 /// Rows on one page.
 const PAGE_SIZE: u32 = 25;
@@ -84,6 +88,23 @@ pub(super) async fn list(
     Html::render(&ListPage { layout: viewer.layout("operations"), query, rows: page.data, next })
 }
 
+/// Returns the webhooks, among the first that an active resend names, whose circuit is open.
+async fn blocked_webhooks(
+    app: &AppState,
+    tenant: &TenantView,
+    operation: &Operation,
+) -> Result<Vec<WebhookId>, AppError> {
+    let is_resend = matches!(operation.order.kind, OperationKind::Retry | OperationKind::Backfill);
+    let is_waiting = matches!(operation.state, OperationState::Running | OperationState::Delivering);
+    if !(is_resend && is_waiting) {
+        return Ok(Vec::new());
+    }
+    let named = &operation.order.selection.webhook_ids;
+    let named = &named[..named.len().min(MAX_NAMED_WEBHOOKS)];
+    let states = app.circuit_states(&tenant.into(), named).await?;
+    Ok(named.iter().copied().filter(|id| states.get(id) == Some(&CircuitState::Open)).collect())
+}
+
 /// A segment of a progress bar.
 #[derive(Debug, PartialEq, Eq)]
 struct Part {
@@ -119,6 +140,8 @@ struct DetailPage {
     request_fields: Vec<(&'static str, String)>,
     /// Link to the list that the operation works on.
     link: Option<String>,
+    /// Webhooks whose open circuit delays the operation.
+    blocked_by: Vec<WebhookId>,
 }
 
 impl DetailPage {
@@ -139,6 +162,7 @@ pub(super) async fn detail(State(app): State<AppState>, viewer: TenantViewer) ->
     let named = selection.webhook_ids.iter().take(MAX_NAMED_WEBHOOKS).copied();
     let names = Names::load(&app, &viewer.tenant, named).await?;
     let request_fields = describe_request(selection, &names);
+    let blocked_by = blocked_webhooks(&app, &viewer.tenant, &operation).await?;
     let layout = viewer.layout("operations");
     let link = (operation.order.among == OperationTarget::Dead).then(|| format!("{}/dead", layout.base()));
     let row = Row::new(operation, &app);
@@ -162,7 +186,7 @@ pub(super) async fn detail(State(app): State<AppState>, viewer: TenantViewer) ->
         ],
     };
     let parts = parts(counts, progress.total.unwrap_or(0));
-    Html::render(&DetailPage { layout, row, parts, request_fields, link })
+    Html::render(&DetailPage { blocked_by, layout, row, parts, request_fields, link })
 }
 
 /// Returns the fields of an operation's selection as text.

@@ -16,7 +16,7 @@ use super::{
     chart::{Chart, Series, Svg, TimeSlots, Unit, legend, sparkline_svg},
     first_run::FirstRun,
     format,
-    page::{FormQuery, Html, PageContext},
+    page::{FormQuery, Html, PageContext, PageQuery},
     viewer::TenantViewer,
 };
 use crate::{
@@ -38,6 +38,8 @@ const MAX_DRAWN_CATEGORIES: usize = 4;
 pub(super) struct OverviewQuery {
     range: Option<String>,
 }
+
+impl PageQuery for OverviewQuery {}
 
 impl OverviewQuery {
     /// Returns the requested range, or the last hour if it is missing or unknown.

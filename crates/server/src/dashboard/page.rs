@@ -13,7 +13,10 @@ use serde::de::DeserializeOwned;
 
 use super::{format, viewer::Viewer};
 use crate::{
-    api::{AppState, Query},
+    api::{
+        AppState, AttemptQuery, AuditQuery, DeliveryQuery, EventExportQuery, EventQuery, EventTypeQuery,
+        ExportQuery, Paging, PayloadQuery, Query, SearchQuery, TenantsQuery,
+    },
     app::{AppError, Capability, ErrorCode},
     problem::Problem,
 };
@@ -132,6 +135,8 @@ pub(super) enum PageError {
     },
     /// An error that is shown as a page.
     Message(Problem),
+    /// The query of the page is valid, and only that was asked for.
+    Checked,
 }
 
 impl PageError {
@@ -170,6 +175,7 @@ impl IntoResponse for PageError {
                 return Redirect::to(&format!("/dashboard/login?next={next}")).into_response();
             }
             Self::Message(problem) => problem,
+            Self::Checked => return StatusCode::NO_CONTENT.into_response(),
         };
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let title = match status {
@@ -195,6 +201,44 @@ impl IntoResponse for PageError {
 pub(super) fn allowed(checked: Result<(), AppError>) -> Result<(), PageError> {
     checked.map_err(PageError::from)
 }
+
+/// Header of a request that only checks a query: the page runs nothing, and responds with 204 or with the error.
+const CHECK_HEADER: &str = "x-redrive-check";
+
+/// Query of a page, which can be checked without running it.
+pub(super) trait PageQuery: DeserializeOwned {
+    /// Checks values that parsing accepts.
+    fn check(&self) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+impl PageQuery for DeliveryQuery {
+    fn check(&self) -> Result<(), Problem> {
+        self.selection().map(drop)
+    }
+}
+
+impl PageQuery for AttemptQuery {
+    fn check(&self) -> Result<(), Problem> {
+        self.filter().map(drop)
+    }
+}
+
+impl PageQuery for TenantsQuery {
+    fn check(&self) -> Result<(), Problem> {
+        Ok(self.order().map(drop)?)
+    }
+}
+
+impl PageQuery for AuditQuery {}
+impl PageQuery for EventExportQuery {}
+impl PageQuery for EventQuery {}
+impl PageQuery for EventTypeQuery {}
+impl PageQuery for ExportQuery {}
+impl PageQuery for Paging {}
+impl PageQuery for PayloadQuery {}
+impl PageQuery for SearchQuery {}
 
 /// A query as a form sends it: empty fields are ignored. The query types are those of the API.
 pub(super) struct FormQuery<T> {
@@ -268,7 +312,7 @@ fn in_utc<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequestParts<AppState> for FormQuery<T> {
+impl<T: PageQuery> FromRequestParts<AppState> for FormQuery<T> {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, PageError> {
@@ -290,7 +334,12 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for FormQuery<T> {
         let original = std::mem::replace(&mut parts.uri, uri);
         let query = Query::<T>::from_request_parts(parts, app).await;
         parts.uri = original;
-        Ok(Self { query: query?.0, path, pairs })
+        let query = query?.0;
+        if parts.headers.contains_key(CHECK_HEADER) {
+            query.check()?;
+            return Err(PageError::Checked);
+        }
+        Ok(Self { query, path, pairs })
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::{
     PageResult, format,
     json::pretty,
-    page::{FormQuery, Html, PageContext, PageError},
+    page::{FormQuery, Html, PageContext, PageError, PageQuery},
     viewer::TenantViewer,
 };
 use crate::{
@@ -47,6 +47,8 @@ pub(super) struct PublishQuery {
     repeated: Option<bool>,
 }
 
+impl PageQuery for PublishQuery {}
+
 /// Event that the form has just published, with its deliveries.
 struct Published {
     event: StoredEvent,
@@ -68,6 +70,8 @@ struct PublishPage {
     original: Option<Event>,
     /// Webhooks that can receive the edited copy.
     targets: Vec<Target>,
+    /// Whether there are webhooks that are not offered.
+    has_more_targets: bool,
 }
 
 /// A webhook that can receive an edited copy.
@@ -103,6 +107,7 @@ pub(super) async fn page(
         published,
         original: None,
         targets: Vec::new(),
+        has_more_targets: false,
     })
 }
 
@@ -117,9 +122,11 @@ async fn edit_page(
     if original.is_erased() {
         return Err(AppError::NotFound("payload").into());
     }
-    let newest = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS };
-    let webhooks = app.list_webhooks(viewer.tenant.clone(), newest).await?.into_iter();
-    let receiving = webhooks.filter(|webhook| webhook.state.receives_events());
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS + 1 };
+    let webhooks = app.list_webhooks(viewer.tenant.clone(), newest).await?;
+    let has_more_targets = webhooks.len() > MAX_WEBHOOKS as usize;
+    let receiving =
+        webhooks.into_iter().take(MAX_WEBHOOKS as usize).filter(|webhook| webhook.state.receives_events());
     let data = match std::str::from_utf8(&original.data) {
         Ok(data) if data.len() <= MAX_EDITED_BYTES => pretty(data),
         _ => String::new(),
@@ -133,6 +140,7 @@ async fn edit_page(
         published: None,
         original: Some(original),
         targets: receiving.map(|webhook| Target { id: webhook.id, url: webhook.spec.url }).collect(),
+        has_more_targets,
     })
 }
 

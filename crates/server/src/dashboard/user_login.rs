@@ -1,4 +1,4 @@
-//! Login of users with the identity provider: the way there, and the way back.
+//! Redirects the browser to the identity provider, and starts the session when it returns.
 
 use askama::Template;
 use axum::{

@@ -82,7 +82,7 @@ impl FromRequestParts<AppState> for Viewer {
             && let Some(seconds) =
                 throttle.acquire(app.engine(), session.caller.rate_limit_id()).await.retry_after
         {
-            let detail = format!("too many pages were requested with this key; reload in {seconds} s");
+            let detail = format!("too many pages were requested by this key or user; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, detail).into());
         }
         let actor = Actor { caller: session.caller.clone(), address };

@@ -280,7 +280,7 @@ async fn pages_of_all_tenants_have_a_tenant_column_and_filter() {
     assert!(webhooks.iter().all(|link| page.contains(link)), "{page}");
     let page = admin.page("/dashboard/all/webhooks?tenant_id=globex&circuit=closed").await;
     assert!(!page.contains(&webhooks[0]) && page.contains(&webhooks[1]), "{page}");
-    while !admin.page("/dashboard/all/notifications").await.contains("delivery.dead") {}
+    while !admin.page("/dashboard/all/notifications").await.contains("dead deliveries") {}
     loop {
         let page = admin.page("/dashboard/all").await;
         if page.contains("id=\"tenant-globex\"") && page.contains(&format!("id=\"worst-{}\"", globex.webhook))

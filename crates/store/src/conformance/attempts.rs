@@ -1,9 +1,9 @@
 //! The listing of attempts: filters, pages without gaps or repeats, tenant isolation, lookup by id, pruning.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, FailureCategory, WebhookId,
+    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId,
     delivery::{
         code_filter::CodeFilter,
         outcome::{AttemptStatus, Outcome},
@@ -17,8 +17,8 @@ use super::{
     page,
 };
 use crate::{
-    AttemptCursor, AttemptFilter, InitialState, ListedAttempt, OutcomeRecord, PageRequest, PruneRequest,
-    StoredAttempt, access_path::MAX_SKIPPED_ROWS,
+    Attempt, AttemptCursor, AttemptFilter, InitialState, ListedAttempt, OutcomeRecord, PageRequest,
+    PruneRequest, StoredAttempt, access_path::MAX_SKIPPED_ROWS,
 };
 
 /// Number of events in the sample, ten milliseconds apart.
@@ -284,4 +284,44 @@ pub async fn rare_attempt_is_found_in_pages_of_bounded_cost(harness: &Arc<Harnes
         assert_eq!(found.iter().map(|one| one.stored.delivery_id).collect::<Vec<_>>(), [rare]);
         assert_eq!(pages, 2, "a page ends after a bounded number of rows");
     }
+}
+
+pub async fn indexed_attempts_are_counted_by_result(harness: &Arc<Harness>) {
+    let webhooks = publish_samples(harness).await;
+    let other = harness.new_tenant("globex").await;
+    let count = async |tenant_id: &TenantId, webhook_id, from, max| {
+        let found = harness.store().count_indexed_attempts(tenant_id.clone(), webhook_id, at(from), max);
+        let found = found.await.unwrap();
+        let by_result: BTreeMap<_, _> =
+            found.iter().map(|one| (result_key(one.code, one.category), one.count)).collect();
+        assert_eq!(by_result.len(), found.len(), "each result once: {found:?}");
+        by_result
+    };
+    for webhook_id in webhooks {
+        let filter = AttemptFilter { webhook_id: Some(webhook_id), ..AttemptFilter::default() };
+        let all = list(harness, filter).await;
+        // All failures, and the successes that were not prompt.
+        let indexed: Vec<_> =
+            all.iter().map(|one| &one.stored.attempt).filter(|attempt| !is_prompt(attempt)).collect();
+        for from in [0, 100, 60_100, 1_000_000] {
+            let mut expected: BTreeMap<_, usize> = BTreeMap::new();
+            for attempt in indexed.iter().filter(|attempt| attempt.executed_at >= at(from)) {
+                let key = result_key(attempt.http_status_code, attempt.failure_category);
+                *expected.entry(key).or_default() += 1;
+            }
+            assert_eq!(count(&harness.tenant_id, webhook_id, from, 1_000).await, expected, "from {from}");
+        }
+        let newest = count(&harness.tenant_id, webhook_id, 0, 3).await;
+        assert_eq!(newest.values().sum::<usize>(), 3);
+        assert!(count(&other, webhook_id, 0, 1_000).await.is_empty(), "the webhook of another tenant");
+    }
+}
+
+fn result_key(code: Option<u16>, category: Option<FailureCategory>) -> (Option<u16>, Option<&'static str>) {
+    (code, category.map(FailureCategory::name))
+}
+
+/// Returns whether an attempt of the samples succeeded promptly, so that the index does not have it.
+fn is_prompt(attempt: &Attempt) -> bool {
+    attempt.status == AttemptStatus::Success && attempt.number == 1 && attempt.executed_at < at(60_000)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_core::{KeyId, TenantId, tenancy::user_role::UserRole};
 
 use super::{Harness, at};
-use crate::{ApiKey, BrowserSession, SessionUser, Tenant};
+use crate::{ApiKey, BrowserSession, PageRequest, SessionUser, Tenant};
 
 const KEY: [u8; 32] = [1; 32];
 const OTHER_KEY: [u8; 32] = [2; 32];
@@ -124,6 +124,34 @@ pub async fn sessions_of_a_key_are_deleted_together(harness: &Arc<Harness>) {
     assert_eq!(harness.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 2);
     assert_eq!(harness.store().delete_browser_sessions_of_key(KEY).await.unwrap(), 0);
     assert!(find(harness, 1).await.is_none() && find(harness, 3).await.is_some());
+}
+
+pub async fn sessions_of_users_are_listed_in_pages(harness: &Arc<Harness>) {
+    create(harness, &session(9, OTHER_KEY, 9), 10).await;
+    let mut newest_first = Vec::new();
+    for number in (1..=5).rev() {
+        // Two sessions began at the same time.
+        let started = i64::from(number.max(2));
+        let session =
+            BrowserSession { created_at: at(started), ..user_session(number, number, UserRole::Admin) };
+        create(harness, &session, 10).await;
+        newest_first.push(session);
+    }
+    let list = async |now, after, offset, limit| {
+        harness.store().list_user_sessions(at(now), PageRequest { after, offset, limit }).await.unwrap()
+    };
+    assert_eq!(list(50, None, 0, 10).await, newest_first, "the session of a key is not listed");
+    let mut paged = Vec::new();
+    loop {
+        let page = list(50, paged.last().map(BrowserSession::cursor), 0, 2).await;
+        if page.is_empty() {
+            break;
+        }
+        paged.extend(page);
+    }
+    assert_eq!(paged, newest_first);
+    assert_eq!(list(50, None, 3, 10).await, newest_first[3..]);
+    assert_eq!(list(103, None, 0, 10).await, newest_first[..2], "expired sessions are not listed");
 }
 
 pub async fn revoked_key_ends_its_sessions(harness: &Arc<Harness>) {

@@ -366,6 +366,7 @@ macro_rules! conformance_suite {
             attempt_is_found_by_its_id,
             pruned_attempts_leave_the_listing,
             rare_attempt_is_found_in_pages_of_bounded_cost,
+            indexed_attempts_are_counted_by_result,
         }
         $crate::conformance_theme! { $open, payloads:
             payloads_are_scanned_newest_first_in_bounded_steps,
@@ -424,6 +425,7 @@ macro_rules! conformance_suite {
             login_of_a_user_starts_one_session,
             session_beyond_the_limit_evicts_the_oldest_of_its_key,
             sessions_of_a_key_are_deleted_together,
+            sessions_of_users_are_listed_in_pages,
             revoked_key_ends_its_sessions,
             deleted_tenant_ends_the_sessions_of_its_keys,
             expired_sessions_are_pruned_in_bounded_steps,

@@ -73,6 +73,17 @@ impl AttemptCursor {
     }
 }
 
+/// Number of attempts with the same result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptCount {
+    /// Status code of the response; `None` if there was none.
+    pub code: Option<u16>,
+    /// Category of the failure; `None` for a success.
+    pub category: Option<FailureCategory>,
+    /// Number of attempts.
+    pub count: usize,
+}
+
 /// An attempt and its position in the listing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedAttempt {

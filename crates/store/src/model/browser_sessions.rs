@@ -19,6 +19,22 @@ pub struct BrowserSession {
     pub expires_at: Time,
 }
 
+/// Position of a session in the listing, which begins with the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionCursor {
+    /// Start time of the session.
+    pub created_at: Time,
+    /// Id of the session.
+    pub id: [u8; 32],
+}
+
+impl BrowserSession {
+    /// Returns the position of the session in the listing.
+    pub fn cursor(&self) -> SessionCursor {
+        SessionCursor { created_at: self.created_at, id: self.id }
+    }
+}
+
 /// The user of a session, as the identity provider described it at the login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionUser {

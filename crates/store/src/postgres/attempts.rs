@@ -1,6 +1,8 @@
 //! The listing of attempts, and the attempt index: every attempt other than prompt successes.
 
-use redrive_core::{AttemptId, DeliveryId, TenantId, WebhookId, delivery::outcome::AttemptStatus};
+use redrive_core::{
+    AttemptId, DeliveryId, TenantId, Time, WebhookId, delivery::outcome::AttemptStatus, id::min_bytes_at,
+};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -10,8 +12,8 @@ use super::{
     session::{Failure, Session, Tx},
 };
 use crate::{
-    Attempt, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord, PageRequest,
-    StoreError, StoreFuture, StoredAttempt,
+    Attempt, AttemptCount, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord,
+    PageRequest, StoreError, StoreFuture, StoredAttempt,
     access_path::{IdRange, ListedTenants},
     attempt_listing::{AttemptCandidate, AttemptReads, AttemptWalk, IndexedAttempt, PossiblePrompt},
 };
@@ -28,6 +30,11 @@ macro_rules! indexed {
 const INDEXED_OF_TENANT: &str = indexed!("x.tenant_id = $1");
 const INDEXED_OF_WEBHOOK: &str = indexed!("x.webhook_id = $1");
 const INDEXED_OF_CATEGORY: &str = indexed!("x.tenant_id = $1 AND x.category = $5");
+/// The rows that are counted are bounded before they are compared with the tenant, to which the webhook belongs.
+const COUNT_INDEXED: &str = "SELECT c.code, c.category, count(*) FROM (
+         SELECT x.tenant_id, x.code, x.category FROM attempt_index x
+         WHERE x.webhook_id = $1 AND x.id >= $2 ORDER BY x.id DESC LIMIT $3) c
+     WHERE c.tenant_id = $4 GROUP BY c.code, c.category ORDER BY c.code NULLS FIRST, c.category NULLS FIRST";
 const INDEXED_OF_ALL: &str = "SELECT x.id, x.delivery_id, x.status, x.category, x.code FROM attempt_index x
      WHERE x.id >= $1 AND x.id < $2 ORDER BY x.id DESC LIMIT $3";
 /// Prompt successes are found through deliveries: those of the webhook, those of the tenant's events, or all.
@@ -96,6 +103,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
         ("indexed attempts of a category", INDEXED_OF_CATEGORY.to_owned()),
         ("indexed attempts of all tenants", INDEXED_OF_ALL.to_owned()),
         ("prompt successes of all tenants", PROMPT_OF_ALL.to_owned()),
+        ("attempts by result", COUNT_INDEXED.to_owned()),
         ("prompt successes of a webhook", PROMPT_OF_WEBHOOK.to_owned()),
         ("prompt successes of a tenant", PROMPT_OF_TENANT.to_owned()),
         ("attempts of candidates", attempt(CANDIDATES)),
@@ -123,6 +131,26 @@ impl Attempts for Postgres {
         })
     }
 
+    fn count_indexed_attempts(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        from: Time,
+        max: usize,
+    ) -> StoreFuture<'_, Vec<AttemptCount>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| {
+                let tenant = tenant_id.as_str();
+                async move {
+                    let key: [&(dyn ToSql + Sync); 4] =
+                        [&Col(webhook_id), &Col(min_bytes_at(from)), &(max as i64), &tenant];
+                    session.query(COUNT_INDEXED, &key).await?.iter().map(read_count).collect()
+                }
+            })
+            .await
+        })
+    }
+
     fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>> {
         Box::pin(async move {
             self.list_for(&tenant_id, |session| {
@@ -145,6 +173,12 @@ impl Attempts for Postgres {
     fn tenant_of_attempt(&self, id: AttemptId) -> StoreFuture<'_, Option<TenantId>> {
         Box::pin(async move { self.read_for_user(|session| tenant_of(session, id)).await })
     }
+}
+
+fn read_count(row: &Row) -> Result<AttemptCount, Failure> {
+    let code = plain::<Option<i16>>(row, 0)?.map(|code| code as u16);
+    let count = usize::try_from(plain::<i64>(row, 2)?).unwrap_or(0);
+    Ok(AttemptCount { code, category: get_opt(row, 1)?, count })
 }
 
 async fn tenant_of(session: Tx, id: AttemptId) -> Result<Option<TenantId>, Failure> {

@@ -8,7 +8,7 @@ use super::{
     convert::{Col, get, get_opt, hash, plain},
     session::{Failure, Session, Tx},
 };
-use crate::{BrowserSession, BrowserSessions, SessionUser, StoreFuture};
+use crate::{BrowserSession, BrowserSessions, PageRequest, SessionCursor, SessionUser, StoreFuture};
 
 /// Columns that `read` expects.
 const COLUMNS: &str = "id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash";
@@ -49,6 +49,30 @@ impl BrowserSessions for Postgres {
             self.read_for_user(|session| async move {
                 let rows = session.query(select, &[&&key_hash[..], &Col(now)]).await?;
                 rows.iter().map(read).collect()
+            })
+            .await
+        })
+    }
+
+    fn list_user_sessions(
+        &self,
+        now: Time,
+        page: PageRequest<SessionCursor>,
+    ) -> StoreFuture<'_, Vec<BrowserSession>> {
+        Box::pin(async move {
+            let select = format!(
+                "SELECT {COLUMNS} FROM browser_sessions
+                 WHERE issuer IS NOT NULL AND expires_at > $1
+                     AND ($2::bigint IS NULL OR (created_at, id) < ($2, $3::bytea))
+                 ORDER BY created_at DESC, id DESC LIMIT $4 OFFSET $5"
+            );
+            let (page, select) = (&page, &select);
+            self.read_for_user(|session| async move {
+                let before = page.after.map(|after| Col(after.created_at));
+                let id = page.after.as_ref().map(|after| &after.id[..]);
+                let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+                let values: [&(dyn ToSql + Sync); 5] = [&Col(now), &before, &id, &limit, &offset];
+                session.query(select, &values).await?.iter().map(read).collect()
             })
             .await
         })

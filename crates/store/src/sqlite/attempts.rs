@@ -1,6 +1,6 @@
 //! The listing of attempts, and the attempt index: every attempt other than prompt successes.
 
-use redrive_core::{AttemptId, DeliveryId, TenantId};
+use redrive_core::{AttemptId, DeliveryId, TenantId, Time, WebhookId, id::min_bytes_at};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
@@ -10,8 +10,8 @@ use super::{
     listing::{Sql, is_tenant_managed},
 };
 use crate::{
-    Attempt, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord, PageRequest,
-    StoreError, StoreFuture, StoredAttempt,
+    Attempt, AttemptCount, AttemptCursor, AttemptFilter, Attempts, ListedAttempt, ListingPage, OutcomeRecord,
+    PageRequest, StoreError, StoreFuture, StoredAttempt,
     access_path::{IdRange, ListedTenants},
     attempt_listing::{AttemptCandidate, AttemptWalk, IndexedAttempt, PossiblePrompt},
 };
@@ -58,6 +58,12 @@ fn newest(sql: &mut Sql, range: IdRange, rows: usize) {
     sql.bind(" ORDER BY id DESC LIMIT ?", rows as i64);
 }
 
+/// The rows that are counted are bounded before they are compared with the tenant, to which the webhook belongs.
+const COUNT_INDEXED: &str = "SELECT code, category, count(*) FROM (
+         SELECT tenant_id, code, category FROM attempt_index
+         WHERE webhook_id = ?1 AND id >= ?2 ORDER BY id DESC LIMIT ?3)
+     WHERE tenant_id = ?4 GROUP BY code, category ORDER BY code, category";
+
 const SELECT_DELIVERIES: &str = "SELECT id FROM deliveries WHERE event_id = ?";
 
 fn attempt_statement(filter: &AttemptFilter) -> String {
@@ -93,6 +99,11 @@ fn read_indexed(row: &Row<'_>) -> rusqlite::Result<IndexedAttempt> {
     })
 }
 
+fn read_count(row: &Row<'_>) -> rusqlite::Result<AttemptCount> {
+    let count = usize::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+    Ok(AttemptCount { code: row.get(0)?, category: get_opt(row, 1)?, count })
+}
+
 impl Attempts for Sqlite {
     fn list_attempts(
         &self,
@@ -104,6 +115,19 @@ impl Attempts for Sqlite {
             list(connection, ListedTenants::One(&tenant_id), &filter, &page)
         });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
+    }
+
+    fn count_indexed_attempts(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        from: Time,
+        max: usize,
+    ) -> StoreFuture<'_, Vec<AttemptCount>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let key = (Col(webhook_id), min_bytes_at(from), max as i64, tenant_id.as_str());
+            connection.prepare_cached(COUNT_INDEXED)?.query_map(key, read_count)?.collect()
+        })
     }
 
     fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>> {
@@ -273,6 +297,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
         planned.push((format!("attempts {name}: prompt"), prompt.text));
         planned.push((format!("attempts {name}: attempt"), attempt_statement(&filter)));
     }
+    planned.push(("attempts by result".into(), COUNT_INDEXED.into()));
     planned.push(("deliveries of an event".into(), SELECT_DELIVERIES.into()));
     planned.extend(SELECT_TENANT.map(|statement| ("tenant of an attempt".to_owned(), statement.to_owned())));
     planned.extend(one_statement().map(|statement| ("one attempt".to_owned(), statement)));

@@ -7,7 +7,7 @@ use super::{
     Sqlite,
     convert::{Col, get, get_opt},
 };
-use crate::{BrowserSession, BrowserSessions, SessionUser, StoreFuture};
+use crate::{BrowserSession, BrowserSessions, PageRequest, SessionCursor, SessionUser, StoreFuture};
 
 /// Columns that `read` expects.
 const COLUMNS: &str = "id, key_hash, created_at, expires_at, issuer, subject, user_name, role, login_hash";
@@ -70,6 +70,25 @@ impl BrowserSessions for Sqlite {
                      WHERE key_hash = ? AND expires_at > ? ORDER BY created_at DESC, id DESC"
                 ))?
                 .query_map((key_hash, Col(now)), read)?
+                .collect()
+        })
+    }
+
+    fn list_user_sessions(
+        &self,
+        now: Time,
+        page: PageRequest<SessionCursor>,
+    ) -> StoreFuture<'_, Vec<BrowserSession>> {
+        self.read_for_user(move |connection| {
+            let (before, id) = page.after.map(|after| (Col(after.created_at), after.id)).unzip();
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM browser_sessions
+                     WHERE issuer IS NOT NULL AND expires_at > ?1
+                         AND (?2 IS NULL OR (created_at, id) < (?2, ?3))
+                     ORDER BY created_at DESC, id DESC LIMIT ?4 OFFSET ?5"
+                ))?
+                .query_map((Col(now), before, id, page.limit, page.offset), read)?
                 .collect()
         })
     }

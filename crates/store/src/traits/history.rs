@@ -5,19 +5,19 @@ use redrive_core::{
 };
 
 use crate::{
-    ActivityLimits, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, DeadCounts,
-    Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListedAttempt, ListingPage, PageRequest,
-    PayloadPage, PayloadScan, StoreFuture, StoredAttempt, StoredEvent, StoredNotification, TenantActivity,
-    WaitingCount, WebhookRuntime,
+    ActivityLimits, AttemptCount, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter,
+    DeadCounts, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, ListedAttempt, ListingPage,
+    PageRequest, PayloadPage, PayloadScan, StoreFuture, StoredAttempt, StoredEvent, StoredNotification,
+    TenantActivity, WaitingCount, WebhookRuntime,
 };
 
 /// Events, deliveries and attempts, always of one tenant.
 pub trait History: Send + Sync {
     /// Returns an event.
     fn event(&self, tenant_id: TenantId, id: EventId) -> StoreFuture<'_, Option<StoredEvent>>;
-    /// Lists events, newest first. A cursor stays valid, and the order after it stays the same, during concurrent
     /// Returns the ids of the newest edited copies of an event.
     fn edited_copies(&self, tenant_id: TenantId, id: EventId, limit: usize) -> StoreFuture<'_, Vec<EventId>>;
+    /// Lists events, newest first. A cursor stays valid, and the order after it stays the same, during concurrent
     /// writes.
     fn list_events(
         &self,
@@ -79,6 +79,15 @@ pub trait Attempts: Send + Sync {
         filter: AttemptFilter,
         page: PageRequest<AttemptCursor>,
     ) -> StoreFuture<'_, ListingPage<ListedAttempt, AttemptCursor>>;
+    /// Counts attempts to a webhook by status code and failure category: those in the attempt index, which has every
+    /// attempt other than prompt successes. Counts the newest `max` that were sent at `from` or later.
+    fn count_indexed_attempts(
+        &self,
+        tenant_id: TenantId,
+        webhook_id: WebhookId,
+        from: Time,
+        max: usize,
+    ) -> StoreFuture<'_, Vec<AttemptCount>>;
     /// Returns an attempt.
     fn attempt(&self, tenant_id: TenantId, id: AttemptId) -> StoreFuture<'_, Option<StoredAttempt>>;
     /// Returns the tenant of an attempt, whatever the tenant: for admins only.

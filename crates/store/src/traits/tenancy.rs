@@ -4,7 +4,7 @@ use redrive_core::{AuditId, KeyId, TenantId, Time};
 
 use crate::{
     ApiKey, AuditEnd, AuditEntry, AuditFilter, BrowserSession, EventType, PageRequest, RegisterResult,
-    StoreFuture, Tenant, UpdateResult, VersionedType,
+    SessionCursor, StoreFuture, Tenant, UpdateResult, VersionedType,
 };
 
 /// Tenants and API keys.
@@ -82,6 +82,12 @@ pub trait BrowserSessions: Send + Sync {
     fn delete_browser_session(&self, id: [u8; 32]) -> StoreFuture<'_, bool>;
     /// Returns the sessions of a key that expire after `now`, newest first.
     fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> StoreFuture<'_, Vec<BrowserSession>>;
+    /// Lists the sessions of users, whatever the user, that expire after `now`, newest first: for admins only.
+    fn list_user_sessions(
+        &self,
+        now: Time,
+        page: PageRequest<SessionCursor>,
+    ) -> StoreFuture<'_, Vec<BrowserSession>>;
     /// Deletes all sessions of a key, and returns their number.
     fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> StoreFuture<'_, usize>;
     /// Deletes up to `limit` sessions that expired before this time, and returns their number.

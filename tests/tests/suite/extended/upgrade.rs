@@ -279,8 +279,10 @@ async fn databases_of_this_version_are_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn databases_of_all_released_versions_are_migrated_and_used() {
-    let mut versions: Vec<_> =
-        fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    // Beside the folders of the versions are files of other tests.
+    let entries = fs::read_dir(fixtures()).unwrap().map(Result::unwrap);
+    let folders = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let mut versions: Vec<_> = folders.map(|entry| entry.file_name()).collect();
     versions.sort();
     assert!(!versions.is_empty());
     for version in versions {

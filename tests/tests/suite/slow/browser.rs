@@ -68,6 +68,16 @@ mod extended {
     }
 
     #[tokio::test]
+    async fn operator_of_many_tenants_recovers_and_resends() {
+        on_a_fresh_server("all_tenants").await;
+    }
+
+    #[tokio::test]
+    async fn event_is_resent_without_webhooks_that_received_it() {
+        on_a_fresh_server("event_resend").await;
+    }
+
+    #[tokio::test]
     async fn edited_payload_is_resent_as_a_new_event() {
         on_a_fresh_server("edited_resend").await;
     }

@@ -301,6 +301,47 @@ async fn sessions_of_a_user_end_everywhere() {
 }
 
 #[tokio::test]
+async fn admin_lists_sessions_of_users_and_ends_one() {
+    let (provider, redrive) = start().await;
+    let log_in = async |subject: &str, groups: &[&str]| {
+        provider.set_user(subject, "Jane Doe", groups);
+        LoginBrowser::new(&redrive, "").logged_in().await
+    };
+    let (first, second) = (log_in("u/1", &["readers"]).await, log_in("u/1", &["support"]).await);
+    let admin = log_in("u-2", &["platform"]).await;
+    let api = redrive.api();
+    let listed = api.get("/v1/user-sessions").await.expect(200);
+    let sessions = listed["data"].as_array().unwrap();
+    let of = |field: &str| sessions.iter().map(|one| text(&one[field]).to_owned()).collect::<Vec<_>>();
+    assert_eq!(of("subject"), ["u-2", "u/1", "u/1"]);
+    assert_eq!(of("role"), ["admin", "operator", "viewer"]);
+    assert!(sessions.iter().all(|one| one["name"] == "Jane Doe"), "{listed:#}");
+    let status = async |browser: &Browser| browser.get("/dashboard/session").await.status;
+    assert_eq!(status(&first).await, 200);
+    let used = api.get("/v1/user-sessions").await.expect(200);
+    let last = used["data"][2]["last_used_at"].as_str().unwrap();
+    assert!(last >= text(&used["data"][2]["created_at"]), "{used:#}");
+    let page = api.get("/v1/user-sessions?limit=2").await.expect(200);
+    let rest = format!("/v1/user-sessions?limit=2&cursor={}", text(&page["next_cursor"]));
+    assert_eq!(api.get(&rest).await.expect(200)["data"][0]["id"], sessions[2]["id"]);
+
+    let one = format!("/v1/user-sessions/{}", text(&sessions[2]["id"]));
+    api.delete(&one).await.expect(204);
+    assert_eq!([status(&first).await, status(&second).await, status(&admin).await], [303, 200, 200]);
+    assert_eq!(api.delete(&one).await.status, 404);
+    let ends = audit(&redrive, "user.end_session").await;
+    assert!(
+        ends.iter().any(|entry| entry["object_id"] == "oidc:u/1" && entry["result"] == "done"),
+        "{ends:#?}"
+    );
+
+    // The page shows them to admins only.
+    let page = admin.page("/dashboard/admin/user-sessions").await;
+    assert!(page.contains("u/1") && page.contains("/v1/users/u%2F1/sessions"), "{page}");
+    assert_eq!(second.get("/dashboard/admin/user-sessions").await.status, 403);
+}
+
+#[tokio::test]
 async fn sessions_survive_a_restart_and_end_with_the_provider_setting() {
     let provider = IdentityProvider::start().await;
     let folder = tempfile::tempdir().unwrap();

@@ -206,18 +206,48 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// `sides.rs` derives from these rules which fields a response always contains.
-#[test]
-fn fields_that_responses_omit_are_marked() {
+/// Returns the files that define schemas.
+fn sources() -> Vec<PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["core/src", "server/src"] {
         rust_files(&crates.join(folder), &mut files);
     }
+    files
+}
+
+/// Of two types with one name, one would describe the values of both.
+#[test]
+fn types_with_a_schema_have_different_names() {
+    let mut places: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for file in sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        for part in text.split("ToSchema").skip(1) {
+            let is_attribute = |line: &&str| line.starts_with("#[") || line.starts_with("///");
+            let attributes: Vec<_> = part.lines().skip(1).take_while(is_attribute).collect();
+            let Some(item) = part.lines().nth(1 + attributes.len()) else { continue };
+            let renamed = attributes.iter().find_map(|line| line.strip_prefix("#[schema(as = "));
+            let name = match (renamed, item.split_once("struct ").or(item.split_once("enum "))) {
+                (_, None) => continue,
+                (Some(name), _) => name,
+                (None, Some((_, name))) => name,
+            };
+            let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+            if let Some(other) = places.insert(name.clone(), file.clone()) {
+                panic!("{} and {} define {name}; rename one", other.display(), file.display());
+            }
+        }
+    }
+    assert!(places.len() > 120, "{}", places.len());
+}
+
+/// `sides.rs` derives from these rules which fields a response always contains.
+#[test]
+fn fields_that_responses_omit_are_marked() {
     let (in_requests, in_responses) =
         used_names(&mut serde_json::to_value(api::described().into_openapi()).unwrap());
     let mut checked = 0;
-    for file in files {
+    for file in sources() {
         let text = fs::read_to_string(&file).unwrap();
         for item in text.split("\n#[derive(").skip(1) {
             let Some((attributes, rest)) = item.split_once(" struct ") else { continue };

@@ -15,7 +15,7 @@ use redrive_core::{
     EventId, FieldError, TenantId, Time, WebhookId, delivery::lane::Priority,
     event::event_type::ExactEventType,
 };
-use redrive_engine::ReplayTo;
+use redrive_engine::{PastWebhooks, ReplayTo};
 use redrive_store::{EventFilter, StoredEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -308,9 +308,16 @@ pub(super) struct ReplayInput {
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     webhook_ids: Option<Vec<WebhookId>>,
+    /// Whether webhooks that have received the event receive it again; `true` by default. Those in `webhook_ids` do in any
+    /// case.
+    #[serde(default)]
+    include_delivered: Option<bool>,
     /// Priority of the new deliveries; the event's priority by default.
     #[serde(default)]
     priority: Option<Priority>,
+    /// Whether to count only: nothing is created.
+    #[serde(default)]
+    dry_run: bool,
     /// Tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
@@ -318,15 +325,35 @@ pub(super) struct ReplayInput {
 
 tenant_parameter!(ReplayInput);
 
+impl ReplayInput {
+    /// Returns the webhooks to send to.
+    fn targets(&self) -> Result<ReplayTo, FieldError> {
+        match &self.webhook_ids {
+            None => Ok(ReplayTo::Past(PastWebhooks {
+                tenant_managed_only: false,
+                include_delivered: self.include_delivered.unwrap_or(true),
+            })),
+            Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
+                Err(FieldError::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all"))
+            }
+            Some(ids) => Ok(ReplayTo::Webhooks(ids.clone())),
+        }
+    }
+}
+
 /// Result of a replay.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ReplayView {
     /// Id of the event.
     #[schema(value_type = String)]
     event_id: EventId,
-    /// Ids of the new deliveries, one per webhook.
+    /// Ids of the new deliveries, one per webhook; none in a dry run.
     #[schema(value_type = Vec<String>)]
     delivery_ids: Vec<redrive_core::DeliveryId>,
+    /// Number of new deliveries; in a dry run, of those that the replay would create.
+    total: usize,
+    /// Number of webhooks that had received the event: part of `total`, or left out with `include_delivered: false`.
+    already_delivered: usize,
 }
 
 /// Replay an event
@@ -336,7 +363,11 @@ pub(super) struct ReplayView {
 #[utoipa::path(
     post, path = "/v1/events/{id}/replay", operation_id = "replayEvent", tag = "events", params(("id" = String, Path), TenantQuery),
     request_body = Option<ReplayInput>,
-    responses((status = 202, description = "The new deliveries", body = ReplayView), ChangeProblems),
+    responses(
+        (status = 202, description = "The new deliveries", body = ReplayView),
+        (status = 200, description = "With `dry_run`, the number of new deliveries that the replay would create", body = ReplayView),
+        ChangeProblems
+    ),
 )]
 async fn replay(
     State(app): State<AppState>,
@@ -346,15 +377,23 @@ async fn replay(
         OptionalJson<ReplayInput>,
     >,
 ) -> Result<Response, Problem> {
-    let to = match input.webhook_ids {
-        None => ReplayTo::All,
-        Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
-            return Err(
-                FieldError::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all").into()
-            );
-        }
-        Some(ids) => ReplayTo::Webhooks(ids),
+    let to = input.targets()?;
+    if input.dry_run {
+        let count = app.count_replay(tenant, id, to).await?;
+        let view = ReplayView {
+            event_id: id,
+            delivery_ids: Vec::new(),
+            total: count.total,
+            already_delivered: count.already_delivered,
+        };
+        return Ok(axum::Json(view).into_response());
+    }
+    let receipt = App::replay(&app, &actor, tenant, id, to, input.priority).await?;
+    let view = ReplayView {
+        event_id: id,
+        total: receipt.delivery_ids.len(),
+        delivery_ids: receipt.delivery_ids,
+        already_delivered: receipt.already_delivered,
     };
-    let delivery_ids = App::replay(&app, &actor, tenant, id, to, input.priority).await?;
-    Ok((StatusCode::ACCEPTED, axum::Json(ReplayView { event_id: id, delivery_ids })).into_response())
+    Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }

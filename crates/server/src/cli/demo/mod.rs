@@ -1,18 +1,14 @@
 //! `redrive demo`: a server with simulated receivers and traffic.
 //!
-//! It reads no configuration and uses its own data folder; it must never touch a real installation.
+//! It takes only settings from the environment that concern no real installation, and uses its own data folder; it must
+//! never touch a real installation.
 
 mod fixtures;
 mod folder;
 mod receivers;
 mod samples;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, value_parser};
 use futures_util::{StreamExt, stream};
@@ -28,7 +24,7 @@ use super::{
 };
 use crate::{
     app::{Actor, App, AppError, Caller},
-    config::{Config, HostPort, Profile},
+    config::{self, Config, DemoEnvironment, HostPort, Profile},
 };
 
 /// Maximum concurrent publishes.
@@ -38,9 +34,10 @@ const INITIAL_EVENTS_PER_TYPE: usize = 8;
 
 #[derive(Args, Clone)]
 pub(super) struct DemoArgs {
-    /// Host and port to listen on; port 0 picks a free one. Loopback, unless --allow-remote is given.
-    #[arg(long, value_name = "HOST:PORT", default_value_t = HostPort::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))))]
-    listen: HostPort,
+    /// Host and port to listen on, by default 127.0.0.1:8080; port 0 picks a free one. Loopback, unless --allow-remote is
+    /// given.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<HostPort>,
     /// Listen on other addresses than loopback, as in a container. Every client that has the printed link can then let
     /// Redrive call services of this machine.
     #[arg(long)]
@@ -55,21 +52,26 @@ pub(super) struct DemoArgs {
 
 /// Runs the demo until it is stopped.
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
-    if !args.listen.is_loopback() && !args.allow_remote {
+    let mut defaults = Config::defaults(Profile::Dev);
+    // Circuits change state constantly here; at `info` the log would scroll the printed link out of view.
+    defaults.log.level = "warn".into();
+    let listen = defaults.server.listen.clone();
+    let (mut config, environment) = config::load_demo(&defaults)?;
+    let listen = std::mem::replace(&mut config.server.listen, listen);
+    let listen = args.listen.clone().unwrap_or(listen);
+    if !listen.is_loopback() && !args.allow_remote {
         return Err(CliError::message(
             "--listen: a demo listens on loopback only; use an address such as 127.0.0.1:8081, or add --allow-remote \
              where only trusted users can connect",
         ));
     }
     let folder = Folder::open(args.data.as_deref())?;
-    let mut config = Config::defaults(Profile::Dev);
     config.database.url = folder.database()?.as_str().into();
-    // Circuits change state constantly here; at `info` the log would scroll the printed link out of view.
-    config.log.level = "warn".into();
     config.validate(Profile::Dev)?;
     // After the check, which refuses every other address.
-    config.server.listen = args.listen.clone();
-    let demo = Demo { rate: args.rate, data: folder.describe(), allow_remote: args.allow_remote };
+    config.server.listen = listen;
+    let demo =
+        Demo { rate: args.rate, data: folder.describe(), allow_remote: args.allow_remote, environment };
     run::run(Start { config, profile: Profile::Dev, reread: None, demo: Some(demo) })
 }
 
@@ -80,6 +82,8 @@ pub(super) struct Demo {
     data: String,
     /// Whether it may listen on other addresses than loopback.
     allow_remote: bool,
+    /// Environment variables that it uses and ignores.
+    environment: DemoEnvironment,
 }
 
 impl Demo {
@@ -90,10 +94,17 @@ impl Demo {
 
     /// Returns the banner printed at startup.
     pub(super) fn banner(&self) -> String {
-        format!(
+        let mut banner = format!(
             "This is a demo with simulated receivers and {} simulated events per second.\n{}",
             self.rate, self.data
-        )
+        );
+        let DemoEnvironment { used, ignored } = &self.environment;
+        for (title, names) in [("Settings from the environment", used), ("Ignored by the demo", ignored)] {
+            if !names.is_empty() {
+                banner += &format!("\n{title}: {}", names.join(", "));
+            }
+        }
+        banner
     }
 
     /// Starts the receivers, and creates missing tenants, event types and webhooks.

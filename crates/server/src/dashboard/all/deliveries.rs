@@ -51,9 +51,14 @@ impl ListPage {
         if self.is_dead() { "/dashboard/all/dead" } else { "/dashboard/all/deliveries" }
     }
 
-    /// Returns the base path of the pages of a row's tenant.
-    fn base_of(&self, row: &DeliveryDetails) -> String {
-        format!("/dashboard/t/{}", row.delivery.tenant_id)
+    /// Returns the API call that resends selected rows of one tenant.
+    fn retry(&self) -> &'static str {
+        if self.is_dead() { "POST /v1/dlq/retry-batch" } else { "POST /v1/deliveries/retry-batch" }
+    }
+
+    /// Returns the API call that cancels selected rows of one tenant; empty if none can be pending.
+    fn cancel(&self) -> &'static str {
+        if self.is_dead() { "" } else { "POST /v1/deliveries/cancel-batch" }
     }
 }
 

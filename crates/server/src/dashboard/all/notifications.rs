@@ -2,13 +2,13 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_store::StoredNotification;
 
 use super::{PAGE_SIZE, selected_tenants};
 use crate::{
     api::{AppState, Paging},
     dashboard::{
         PageResult, format,
+        notifications::{NotificationRow, channel_tone},
         page::{FormQuery, Html, PageContext},
         viewer::AllTenantsViewer,
         webhook_names::Names,
@@ -21,15 +21,8 @@ struct ListPage {
     layout: PageContext,
     query: FormQuery<Paging>,
     names: Names,
-    rows: Vec<StoredNotification>,
+    rows: Vec<NotificationRow>,
     next: Option<String>,
-}
-
-impl ListPage {
-    /// Returns the base path of the pages of a row's tenant.
-    fn base_of(&self, row: &StoredNotification) -> String {
-        format!("/dashboard/t/{}", row.notification.tenant_id)
-    }
 }
 
 /// Renders the list.
@@ -46,5 +39,7 @@ pub(in crate::dashboard) async fn list(
     let all = viewer.actor().require_all_tenants()?;
     let names =
         Names::load(&app, all, page.data.iter().filter_map(|one| one.notification.webhook_id)).await?;
-    Html::render(&ListPage { layout: viewer.layout("all"), query, names, rows: page.data, next })
+    let without_recipients = |stored| NotificationRow { stored, recipients: String::new() };
+    let rows = page.data.into_iter().map(without_recipients).collect();
+    Html::render(&ListPage { layout: viewer.layout("all"), query, names, rows, next })
 }

@@ -94,7 +94,7 @@ pub(super) fn times(from: Time, to: Time, zone: &Zone) -> Vec<(Time, String)> {
 fn label(time: Time, step: u64, zone: &Zone) -> String {
     let clock = clock(time, zone);
     match () {
-        () if step >= DAY || clock == "00:00" && step >= MINUTE => day(time, zone),
+        () if step >= DAY || clock == "00:00" && step >= HOUR => day(time, zone),
         () if step < MINUTE => zone.to_local(time).to_string().get(11..19).unwrap_or_default().to_owned(),
         () => clock,
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use redrive_core::Time;
 
 use super::{
-    BOTTOM_MARGIN, PLOT_WIDTH, TimeSlots, bar, stretched,
+    BOTTOM_MARGIN, PLOT_WIDTH, TimeSlots, bar,
+    labels::{self, Label},
+    stretched,
     svg::{Svg, num, wide},
     times,
 };
@@ -29,6 +31,7 @@ pub(in crate::dashboard) fn bands(title: &str, from: Time, to: Time, bands: &[Ti
     let whole = TimeSlots { from, step: to.duration_since(from).max(Duration::from_millis(1)), count: 1 };
     let mut svg = Svg::default();
     let height = num(HEIGHT + BOTTOM_MARGIN);
+    svg.open("div", &[("class", "plot")]);
     svg.open("svg", &[("class", "chart"), ("height", &height), ("role", "img"), ("aria-label", title)]);
     stretched(&mut svg, HEIGHT, |svg| {
         bar(svg, "ground", 0.0, PLOT_WIDTH, 0.0, HEIGHT);
@@ -51,6 +54,7 @@ pub(in crate::dashboard) fn bands(title: &str, from: Time, to: Time, bands: &[Ti
     });
     times(&mut svg, from, to, HEIGHT);
     svg.close("svg");
+    svg.close("div");
     svg
 }
 
@@ -73,19 +77,17 @@ pub(in crate::dashboard) struct TimeDot<'a> {
 pub(in crate::dashboard) fn schedule(title: &str, dots: &[TimeDot<'_>]) -> Svg {
     const Y: f64 = 16.0;
     const MARGIN: f64 = 0.03;
-    /// Minimum distance between two labels, as a share of the width.
-    const MIN_LABEL_GAP: f64 = 0.13;
     let max = dots.iter().map(|dot| dot.at.as_secs_f64()).fold(1.0, f64::max);
     let share =
         |at: Duration| MARGIN + (1.0 - 2.0 * MARGIN) * (at.as_secs_f64() + 1.0).ln() / (max + 1.0).ln();
     let mut svg = Svg::default();
+    svg.open("div", &[("class", "plot")]);
     svg.open("svg", &[("class", "chart"), ("height", "56"), ("role", "img"), ("aria-label", title)]);
     let y = num(Y);
     svg.leaf(
         "line",
         &[("class", "axis"), ("x1", &wide(MARGIN)), ("x2", &wide(1.0 - MARGIN)), ("y1", &y), ("y2", &y)],
     );
-    let mut free = 0.0;
     // Draws the last dot first, so that where dots overlap the earlier one is on top and readable.
     for dot in dots.iter().rev() {
         let x = wide(share(dot.at));
@@ -94,20 +96,16 @@ pub(in crate::dashboard) fn schedule(title: &str, dots: &[TimeDot<'_>]) -> Svg {
         svg.text("text", &[("class", "mark"), ("x", &x), ("y", &num(Y + 4.0))], &dot.mark);
         svg.close("g");
     }
-    for dot in dots {
-        let at = share(dot.at);
-        if at < free {
-            continue;
-        }
-        let anchor = match at {
-            at if at < 0.1 => ("0", "start"),
-            at if at > 0.9 => ("100%", "end"),
-            _ => ("", "middle"),
-        };
-        let x = if anchor.0.is_empty() { wide(at) } else { anchor.0.to_owned() };
-        svg.text("text", &[("x", &x), ("y", "48"), ("text-anchor", anchor.1)], &dot.label);
-        free = at + MIN_LABEL_GAP;
-    }
+    // The last label is chosen first, because it shows the length of the schedule.
+    let label = |dot: &TimeDot<'_>| match share(dot.at) {
+        at if at < 0.1 => Label { share: 0.0, anchor: "start", text: dot.label.clone() },
+        at if at > 0.96 => Label { share: 1.0, anchor: "end", text: dot.label.clone() },
+        at => Label { share: at, anchor: "middle", text: dot.label.clone() },
+    };
+    let (last, others) = dots.split_last().map_or((None, dots), |(last, others)| (Some(last), others));
+    let all: Vec<_> = last.into_iter().chain(others).map(label).collect();
+    labels::draw(&mut svg, &all, "48");
     svg.close("svg");
+    svg.close("div");
     svg
 }

@@ -26,7 +26,7 @@ use crate::{
         PageResult,
         code::CodeHtml,
         format, outcome_text,
-        page::{FormQuery, Html, PageContext, PageError},
+        page::{FormQuery, Html, PageContext, PageError, PageQuery},
         text_diff::DiffLine,
         untrusted::{self, BodySample, pretty},
         viewer::TenantViewer,
@@ -47,6 +47,8 @@ pub(in crate::dashboard) struct DetailQuery {
     first: Option<u32>,
     second: Option<u32>,
 }
+
+impl PageQuery for DetailQuery {}
 
 #[derive(Template)]
 #[template(path = "delivery.html")]

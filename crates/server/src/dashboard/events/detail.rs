@@ -21,7 +21,7 @@ use crate::{
         code::CodeHtml,
         deliveries::filter_for_event,
         format, outcome_text,
-        page::{FormQuery, Html, PageContext, PageError},
+        page::{FormQuery, Html, PageContext, PageError, PageQuery},
         text_diff::DiffLine,
         untrusted::{self, pretty},
         viewer::TenantViewer,
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Bytes of the payload shown initially, and at most.
-const PREVIEW_BYTES: usize = 24 * 1024;
+const PREVIEW_BYTES: usize = 22 * 1024;
 const MAX_BYTES: usize = 4 << 20;
 /// Maximum numbers of deliveries and webhooks shown.
 const MAX_DELIVERIES: u32 = 50;
@@ -42,6 +42,8 @@ pub(in crate::dashboard) struct DetailQuery {
     whole: Option<bool>,
     compare: Option<String>,
 }
+
+impl PageQuery for DetailQuery {}
 
 /// A webhook that an event can be replayed to.
 struct Target {
@@ -68,14 +70,8 @@ struct DetailPage {
     has_more: bool,
     names: Names,
     targets: Vec<Target>,
-}
-
-impl DetailPage {
-    /// Returns the number of deliveries that arrived, among those shown.
-    fn delivered(&self) -> usize {
-        let is_delivered = |details: &&DeliveryDetails| details.delivery.status == DeliveryStatus::Delivered;
-        self.deliveries.iter().filter(is_delivered).count()
-    }
+    /// Whether there are webhooks that are not offered.
+    has_more_targets: bool,
 }
 
 /// Renders the page.
@@ -95,10 +91,12 @@ pub(in crate::dashboard) async fn detail(
     let names =
         Names::load(&app, &tenant, deliveries.iter().map(|details| details.delivery.webhook_id)).await?;
     let with_delivery: HashSet<_> = deliveries.iter().map(|details| details.delivery.webhook_id).collect();
-    let webhooks =
-        app.list_webhooks(tenant, PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS }).await?;
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_WEBHOOKS + 1 };
+    let webhooks = app.list_webhooks(tenant, newest).await?;
+    let has_more_targets = webhooks.len() > MAX_WEBHOOKS as usize;
     let mut targets: Vec<_> = webhooks
         .into_iter()
+        .take(MAX_WEBHOOKS as usize)
         .map(|webhook| Target {
             has_delivery: with_delivery.contains(&webhook.id),
             unavailable: (!webhook.state.receives_events()).then(|| webhook.state.name()),
@@ -126,6 +124,7 @@ pub(in crate::dashboard) async fn detail(
         has_more,
         names,
         targets,
+        has_more_targets,
     })
 }
 

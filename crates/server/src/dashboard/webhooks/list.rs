@@ -10,13 +10,13 @@ use redrive_core::{
 use redrive_store::PageRequest;
 use serde::Deserialize;
 
-use super::status_badge;
+use super::{name_of, status_badge};
 use crate::{
     api::{AppState, Paging},
     app::{TenantSelection, webhook_summary::WebhookSummary},
     dashboard::{
         PageResult, format, overview,
-        page::{FormQuery, Html, PageContext},
+        page::{FormQuery, Html, PageContext, PageQuery},
         viewer::TenantViewer,
     },
 };
@@ -42,6 +42,8 @@ pub(crate) struct ListQuery {
     /// Tenant, on the page of all tenants.
     tenant_id: Option<String>,
 }
+
+impl PageQuery for ListQuery {}
 
 impl ListQuery {
     fn is_search(&self) -> bool {

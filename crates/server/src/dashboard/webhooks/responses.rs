@@ -1,17 +1,20 @@
-//! Histogram of the responses of an endpoint: the last response of its newest deliveries by status code, or by failure
-//! where there was none. Rollups have no status codes, so the histogram covers a bounded number and says so.
+//! Histogram of the responses of an endpoint in the time range of its page: successes as the rollups count them, failures
+//! by status code, or by category where there was no response, as the attempt index has them.
 
 use std::collections::BTreeMap;
 
-use redrive_core::{FailureCategory, Time};
-use redrive_store::Delivery;
+use redrive_core::{
+    Time,
+    statistics::{rollup::Rollup, traffic::Range},
+};
+use redrive_store::AttemptCount;
 
 use crate::dashboard::format;
 
-/// Maximum number of deliveries that are counted.
-pub(super) const MAX_DELIVERIES: u32 = 200;
+/// Maximum number of attempts of the index that are counted: all failures, and the few successes that it has.
+pub(super) const MAX_COUNTED: usize = 5_000;
 /// Width of the longest bar, in its own units.
-const WIDTH: usize = 100;
+const WIDTH: u64 = 100;
 
 /// One kind of response.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,111 +23,119 @@ pub(super) struct ResponseBar {
     pub(super) name: String,
     /// Color class.
     pub(super) tone: &'static str,
-    /// Number of deliveries.
-    pub(super) count: usize,
+    /// Number of attempts.
+    pub(super) count: u64,
     /// Width of the bar.
-    pub(super) width: usize,
-    /// Filter of deliveries whose last response is this one.
+    pub(super) width: u64,
+    /// Filter of the attempts with this response.
     pub(super) filter: String,
-}
-
-/// The last response of a delivery: its status code, its failure, and when the delivery was created.
-pub(super) struct LastResponse {
-    pub(super) code: Option<u16>,
-    pub(super) failure: Option<FailureCategory>,
-    pub(super) created_at: Time,
-}
-
-impl LastResponse {
-    /// Returns the last response of a delivery, or `None` if it has no attempt.
-    pub(super) fn of_delivery(delivery: &Delivery) -> Option<Self> {
-        let has_attempt = delivery.last_status_code.is_some() || delivery.failure_category.is_some();
-        has_attempt.then_some(Self {
-            code: delivery.last_status_code,
-            failure: delivery.failure_category,
-            created_at: delivery.created_at,
-        })
-    }
 }
 
 /// The histogram.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Responses {
-    /// The kinds of responses: by status code, then those without one.
+    /// The kinds of responses: successes, failures by status code, then those without one.
     pub(super) bars: Vec<ResponseBar>,
-    /// Number of deliveries counted.
-    pub(super) total: usize,
-    /// Whether there are older deliveries in the time range that are not counted.
-    pub(super) is_cut: bool,
+    /// Number of failures that are too many to be counted by kind.
+    pub(super) uncounted: u64,
 }
 
 impl Responses {
-    /// Counts the last responses of deliveries that were created at `since` or later. `newest` has the deliveries
-    /// with an attempt, newest first; of a full list, older ones may exist.
-    pub(super) fn new(newest: &[LastResponse], since: Time, is_full: bool) -> Self {
-        let mut counts = BTreeMap::<(u16, &'static str), (usize, &'static str)>::new();
-        let recent = newest.iter().take_while(|response| response.created_at >= since);
-        let mut total = 0;
-        for response in recent {
-            let tone = if response.failure.is_none() { "good" } else { "bad" };
-            let failure = response.failure.map_or("", FailureCategory::name);
-            // Deliveries without a status code come last.
-            let kind = response.code.map_or((u16::MAX, failure), |code| (code, ""));
-            counts.entry(kind).or_insert((0, tone)).0 += 1;
-            total += 1;
+    /// Builds the histogram from the totals of a time range, and the attempts of the index that were sent since its start.
+    pub(super) fn new(totals: &Rollup, indexed: &[AttemptCount], since: Time) -> Self {
+        let mut failures = BTreeMap::<(u16, &'static str), u64>::new();
+        for one in indexed {
+            let Some(category) = one.category else { continue };
+            // Failures without a status code come last.
+            let kind = one.code.map_or((u16::MAX, category.name()), |code| (code, ""));
+            *failures.entry(kind).or_default() += one.count as u64;
         }
-        let max = counts.values().map(|(count, _)| *count).max().unwrap_or(1);
-        let bar = |((code, failure), (count, tone)): ((u16, &str), (usize, &'static str))| {
-            let (name, filter) = match code {
-                u16::MAX => (format::humanize(failure), format::query("failure_category", failure)),
-                code => (code.to_string(), format::query("status_code", &code.to_string())),
-            };
-            ResponseBar { name, tone, count, width: (count * WIDTH / max).max(1), filter }
+        let successes = u64::from(totals.successes);
+        let max = failures.values().copied().chain([successes]).max().unwrap_or(0).max(1);
+        let since = format::query("from", &since.to_string());
+        let bar = |name: String, tone, count: u64, filter: &str| {
+            let (width, filter) = ((count * WIDTH / max).max(1), format!("{filter}&{since}"));
+            ResponseBar { name, tone, count, width, filter }
         };
-        Self { bars: counts.into_iter().map(bar).collect(), total, is_cut: is_full && total == newest.len() }
+        let success = (successes > 0).then(|| bar("success".into(), "good", successes, "status=success"));
+        let counted: u64 = failures.values().sum();
+        let failed = failures.into_iter().map(|((code, category), count)| match code {
+            u16::MAX => {
+                bar(format::humanize(category), "bad", count, &format::query("failure_category", category))
+            }
+            code => {
+                let filter = format::query("http_status_code", &code.to_string());
+                bar(code.to_string(), "bad", count, &format!("{filter}&status=failed,exhausted"))
+            }
+        });
+        let is_cut = indexed.iter().map(|one| one.count).sum::<usize>() >= MAX_COUNTED;
+        let uncounted = if is_cut { u64::from(totals.failures()).saturating_sub(counted) } else { 0 };
+        Self { bars: success.into_iter().chain(failed).collect(), uncounted }
+    }
+}
+
+/// Describes the time range of the page.
+pub(super) fn describe_range(range: Range) -> &'static str {
+    match range {
+        Range::Hour => "last hour",
+        Range::SixHours => "last 6 hours",
+        _ => "last 24 hours",
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::FailureCategory;
+
     use super::*;
 
-    fn response(code: Option<u16>, failure: Option<FailureCategory>, second: u32) -> LastResponse {
-        LastResponse { code, failure, created_at: Time::from_secs(second) }
+    const SINCE: Time = Time::from_secs(60);
+
+    fn count(code: Option<u16>, category: Option<FailureCategory>, count: usize) -> AttemptCount {
+        AttemptCount { code, category, count }
     }
 
-    fn responses() -> [LastResponse; 4] {
-        [
-            response(Some(200), None, 9),
-            response(None, Some(FailureCategory::Timeout), 8),
-            response(Some(503), Some(FailureCategory::ServerError), 7),
-            response(Some(200), None, 6),
-        ]
+    fn totals(successes: u32, failures: u32) -> Rollup {
+        Rollup { attempts: successes + failures, successes, ..Rollup::default() }
     }
 
     #[test]
-    fn responses_are_counted_by_code_and_failures_come_last() {
-        let found = Responses::new(&responses(), Time::from_secs(1), false);
+    fn successes_come_first_and_failures_without_a_response_last() {
+        let indexed = [
+            count(None, Some(FailureCategory::Timeout), 1),
+            count(Some(200), None, 3),
+            count(Some(503), Some(FailureCategory::ServerError), 10),
+            count(Some(429), Some(FailureCategory::RateLimit), 4),
+        ];
+        let found = Responses::new(&totals(40, 15), &indexed, SINCE);
         let bars: Vec<_> =
             found.bars.iter().map(|bar| (bar.name.as_str(), bar.tone, bar.count, bar.width)).collect();
-        assert_eq!(bars, [("200", "good", 2, 100), ("503", "bad", 1, 50), ("timeout", "bad", 1, 50)]);
-        assert_eq!(found.bars[2].filter, "failure_category=timeout");
-        assert_eq!((found.total, found.is_cut), (4, false));
+        assert_eq!(
+            bars,
+            [
+                ("success", "good", 40, 100),
+                ("429", "bad", 4, 10),
+                ("503", "bad", 10, 25),
+                ("timeout", "bad", 1, 2),
+            ],
+            "successes are those of the rollups"
+        );
+        let filter = |at: usize| found.bars[at].filter.replace("%3A", ":");
+        assert_eq!(filter(0), "status=success&from=1970-01-01T00:01:00.000Z");
+        assert!(filter(1).starts_with("http_status_code=429&status=failed,exhausted&from="), "{}", filter(1));
+        assert!(filter(3).starts_with("failure_category=timeout&from="), "{}", filter(3));
+        assert_eq!(found.uncounted, 0);
     }
 
     #[test]
-    fn only_deliveries_of_the_time_range_are_counted() {
-        let found = Responses::new(&responses(), Time::from_secs(8), true);
-        assert_eq!((found.total, found.is_cut), (2, false));
+    fn failures_beyond_the_limit_are_reported() {
+        let indexed = [count(Some(500), Some(FailureCategory::ServerError), MAX_COUNTED)];
+        let found = Responses::new(&totals(0, 6_000), &indexed, SINCE);
+        assert_eq!((found.bars.len(), found.uncounted), (1, 6_000 - MAX_COUNTED as u64));
     }
 
     #[test]
-    fn full_list_within_the_time_range_is_reported_as_cut() {
-        assert!(Responses::new(&responses(), Time::from_secs(1), true).is_cut);
-    }
-
-    #[test]
-    fn endpoint_without_deliveries_has_no_bars() {
-        assert_eq!(Responses::new(&[], Time::from_secs(1), false), Responses::default());
+    fn endpoint_without_attempts_has_no_bars() {
+        assert_eq!(Responses::new(&totals(0, 0), &[], SINCE), Responses::default());
     }
 }

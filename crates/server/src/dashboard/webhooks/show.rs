@@ -5,7 +5,7 @@ use std::time::Duration;
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    Time, WebhookId,
+    DeliveryStatus, Time, WebhookId,
     dispatch::gate::WaitingOn,
     security::signature::{HeaderForm, LiveSecret, Scheme, rotation_due_since},
     statistics::{rollup::Rollup, traffic::Range},
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::{
     charts::{self, ChartWithLegend},
-    responses::{LastResponse, MAX_DELIVERIES, Responses},
+    responses::{MAX_COUNTED, Responses, describe_range},
     settings_text, status_badge,
     status_text::{self, StatusMessage},
 };
@@ -27,13 +27,13 @@ use crate::{
         PageResult,
         chart::Svg,
         format, outcome_text, overview,
-        page::{FormQuery, Html, PageContext},
+        page::{FormQuery, Html, PageContext, PageQuery},
         viewer::TenantViewer,
     },
 };
 
 /// Number of recent deliveries shown.
-const MAX_RECENT: usize = 10;
+const MAX_RECENT: u32 = 10;
 /// Window of *Recover failed* for a webhook that is not failing.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
@@ -43,6 +43,8 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 pub(crate) struct ShowQuery {
     range: Option<String>,
 }
+
+impl PageQuery for ShowQuery {}
 
 impl ShowQuery {
     /// Returns the requested range, or the last hour if it is missing or unknown.
@@ -161,6 +163,11 @@ impl ShowPage {
         charts::RANGES.map(|range| (range.name(), range == self.query.query.range()))
     }
 
+    /// Describes the time range of the charts.
+    fn range_text(&self) -> &'static str {
+        describe_range(self.query.query.range())
+    }
+
     /// Returns the color of the success rate.
     fn rate_tone(&self) -> &'static str {
         overview::rate_tone(self.health.last_hour.success_rate())
@@ -229,12 +236,8 @@ pub(in crate::dashboard) async fn show(
     let webhook = app.webhook(viewer.tenant.clone(), viewer.id("webhook")?).await?;
     let health = app.health(viewer.tenant.clone(), webhook.id).await?;
     let filter = DeliveryFilter { webhooks: vec![webhook.id], ..DeliveryFilter::default() };
-    let newest = PageRequest { after: None, offset: 0, limit: MAX_DELIVERIES };
-    let mut recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
-    let last_responses: Vec<_> =
-        recent.iter().filter_map(|details| LastResponse::of_delivery(&details.delivery)).collect();
-    let is_full = recent.len() == MAX_DELIVERIES as usize;
-    recent.truncate(MAX_RECENT);
+    let newest = PageRequest { after: None, offset: 0, limit: MAX_RECENT };
+    let recent = app.list_deliveries(viewer.tenant.clone(), filter, newest).await?.found;
     let layout = viewer.layout("webhooks");
     let failed = match layout.may_resend && webhook.state.receives_events() {
         true => Some(FailedSummary::load(&app, &viewer.tenant, webhook.id, &health).await?),
@@ -244,6 +247,12 @@ pub(in crate::dashboard) async fn show(
     let owner = app.address_states(viewer.tenant.id.clone(), owner_email).await?.pop();
     let (retry, breaker) = app.policies(&webhook.spec)?;
     let now = app.engine().clock().now();
+    let axis = query.query.range().axis(now);
+    let mut totals = Rollup::default();
+    for minute in health.minutes.iter().filter(|minute| axis.index_of(minute.minute).is_some()) {
+        totals.merge(&minute.rollup);
+    }
+    let indexed = app.attempts_by_result(&viewer.tenant, webhook.id, axis.begin(), MAX_COUNTED).await?;
     let filter = webhook.spec.filter.as_ref().and_then(|filter| {
         let value = serde_json::to_value(filter).ok()?;
         serde_json::to_string_pretty(&value).ok()
@@ -252,7 +261,7 @@ pub(in crate::dashboard) async fn show(
         layout,
         name: name_of(&webhook),
         status_messages: status_text::status_messages(&webhook, &health, now),
-        responses: Responses::new(&last_responses, query.query.range().axis(now).begin(), is_full),
+        responses: Responses::new(&totals, &indexed, axis.begin()),
         traffic_charts: charts::traffic_charts(&health.minutes, query.query.range(), now),
         circuit: charts::circuit_timeline(&health.circuit.periods, now),
         breaker_text: status_text::describe_breaker(&breaker),

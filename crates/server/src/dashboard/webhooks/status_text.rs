@@ -43,7 +43,12 @@ impl StatusMessage {
 pub(super) fn status_messages(webhook: &Webhook, health: &Health, now: Time) -> Vec<StatusMessage> {
     let mut messages: Vec<StatusMessage> = state_message(&webhook.state).into_iter().collect();
     messages.extend(circuit_message(&health.circuit.circuit));
-    messages.extend(failure_message(health.status, &health.last_hour, health.failing_since));
+    messages.extend(failure_message(
+        health.status,
+        &health.last_hour,
+        &health.last_24_hours,
+        health.failing_since,
+    ));
     if messages.is_empty() {
         messages.push(healthy_message(&health.last_24_hours));
     }
@@ -171,20 +176,33 @@ pub(super) fn describe_window(counts: &Counts) -> String {
 fn failure_message(
     status: WebhookStatus,
     hour: &Rollup,
+    day: &Rollup,
     failing_since: Option<Time>,
 ) -> Option<StatusMessage> {
-    let worst = hour.most_frequent()?;
-    let has_problem =
-        failing_since.is_some() || matches!(status, WebhookStatus::Degraded | WebhookStatus::Failing);
-    let failed = hour.failures();
-    let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
-    let (cause, action) = explain_failure(worst);
-    let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "All failures" };
+    let has_recent = hour.failures() > 0;
+    match status {
+        WebhookStatus::Degraded | WebhookStatus::Failing => {}
+        _ if has_recent && failing_since.is_some() => {}
+        _ => return None,
+    }
     let tone = if status == WebhookStatus::Failing { "bad" } else { "waiting" };
-    has_problem.then(|| {
-        StatusMessage::new(tone, title, format!("{mostly}: {cause}. {action}."))
-            .at("Failing since", failing_since)
-    })
+    // A quiet webhook has no attempts in the last hour, and its last ones failed.
+    let (rollup, period) = if has_recent { (hour, "last hour") } else { (day, "last 24 hours") };
+    let Some(worst) = rollup.most_frequent() else {
+        let text = "No request was sent in the last 24 hours. Send a test event to check the endpoint.";
+        let message = StatusMessage::new(tone, "The last attempts failed", text);
+        return Some(message.at("Failing since", failing_since));
+    };
+    let failed = rollup.failures();
+    let title = format!("{failed} of {} attempts failed in the {period}", rollup.attempts);
+    let (cause, action) = explain_failure(worst);
+    let mostly = if rollup.by_category[worst as usize] < failed { "Mostly" } else { "All failures" };
+    let advice = match failing_since {
+        Some(_) => format!("{action}."),
+        None => "The last attempt succeeded.".to_owned(),
+    };
+    let message = StatusMessage::new(tone, title, format!("{mostly}: {cause}. {advice}"));
+    Some(message.at("Failing since", failing_since))
 }
 
 /// Describes a failure category, and what to do about it.
@@ -285,22 +303,36 @@ mod tests {
 
     #[test]
     fn failures_are_shown_with_suggested_action() {
+        let none = Rollup::default();
         let failing = hour(1, &[(FailureCategory::Tls, 3), (FailureCategory::Dns, 1)]);
-        let message = failure_message(WebhookStatus::Degraded, &failing, None).unwrap();
+        let since = Some(Time::from_secs(5));
+        let message = failure_message(WebhookStatus::Degraded, &failing, &none, since).unwrap();
         assert_eq!((&*message.title, message.tone), ("4 of 5 attempts failed in the last hour", "waiting"));
         assert!(message.text.starts_with(
             "Mostly: no secure connection could be established. Check the endpoint's certificate"
         ));
+        let message = failure_message(WebhookStatus::Degraded, &failing, &none, None).unwrap();
+        assert!(message.text.ends_with("established. The last attempt succeeded."), "{}", message.text);
         let one_percent = hour(99, &[(FailureCategory::Timeout, 1)]);
         assert_eq!(
-            failure_message(WebhookStatus::Healthy, &one_percent, None),
+            failure_message(WebhookStatus::Healthy, &one_percent, &none, None),
             None,
             "1 % of failures needs no message"
         );
-        let since = Some(Time::from_secs(5));
-        let message = failure_message(WebhookStatus::Failing, &one_percent, since).unwrap();
+        let message = failure_message(WebhookStatus::Failing, &one_percent, &none, since).unwrap();
         assert_eq!((message.at, message.tone), (since.map(|since| ("Failing since", since)), "bad"));
-        assert_eq!(failure_message(WebhookStatus::Failing, &hour(3, &[]), since), None);
+    }
+
+    #[test]
+    fn quiet_failing_webhook_is_not_called_healthy() {
+        let since = Some(Time::from_secs(5));
+        let (none, day) = (Rollup::default(), hour(0, &[(FailureCategory::Network, 2)]));
+        let message = failure_message(WebhookStatus::Failing, &none, &day, since).unwrap();
+        assert_eq!((&*message.title, message.tone), ("2 of 2 attempts failed in the last 24 hours", "bad"));
+        assert!(message.text.starts_with("All failures: the endpoint cannot be reached"), "{}", message.text);
+        let message = failure_message(WebhookStatus::Degraded, &none, &none, since).unwrap();
+        assert_eq!((&*message.title, message.tone), ("The last attempts failed", "waiting"));
+        assert_eq!(failure_message(WebhookStatus::Healthy, &none, &day, since), None);
     }
 
     #[test]

@@ -181,6 +181,7 @@ impl TenantObjects {
         };
         let key = if path.starts_with("/v1/admin-keys") { &self.admin_key } else { &self.key };
         let path = path.replace("{name}", &self.event_type).replace("{subject}", "nobody");
+        let path = path.replace("{session_id}", &"A".repeat(43));
         let path = path.replace("{id}", id).replace("{delivery_id}", &self.dead).replace("{key_id}", key);
         assert!(!path.contains('{'), "add the placeholder of {path} to Things::fill");
         path

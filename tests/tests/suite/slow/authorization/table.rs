@@ -184,6 +184,9 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/clock", Admin, "", 200),
     row("POST", "/v1/clock/confirm", Admin, "{}", 200),
     row("POST", "/v1/secrets/rotate-master-key", Admin, "{}", 200),
+    row("GET", "/v1/user-sessions", Admin, "", 200),
+    // No session has this id.
+    row("DELETE", "/v1/user-sessions/{session_id}", Admin, "", 404),
     row("DELETE", "/v1/users/{subject}/sessions", Admin, "", 200),
     row("GET", "/v1/admin-keys", Admin, "", 200),
     row("POST", "/v1/admin-keys", Admin, "{}", 201),
