@@ -363,6 +363,7 @@ macro_rules! conformance_suite {
             paging_attempts_neither_skips_nor_repeats,
             attempts_are_isolated_by_tenant,
             attempts_to_operator_managed_webhooks_can_be_excluded,
+            attempts_of_an_event_with_many_deliveries_are_paged,
             attempt_is_found_by_its_id,
             pruned_attempts_leave_the_listing,
             rare_attempt_is_found_in_pages_of_bounded_cost,
