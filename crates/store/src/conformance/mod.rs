@@ -379,6 +379,7 @@ macro_rules! conformance_suite {
             paging_over_all_tenants_neither_skips_nor_repeats,
             events_of_all_tenants_are_listed_newest_first,
             attempts_of_all_tenants_are_those_of_each,
+            rare_delivery_of_all_tenants_is_found_in_pages_of_bounded_cost,
             tenant_of_an_object_is_found_by_its_id,
             dead_letters_of_all_tenants_are_counted,
             webhooks_of_all_tenants_are_listed_newest_first,
