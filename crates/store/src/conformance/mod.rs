@@ -334,6 +334,7 @@ macro_rules! conformance_suite {
             config_version_is_separate_per_tenant,
             webhooks_are_listed_newest_first_in_pages,
             hidden_operator_managed_webhooks_do_not_count_in_pages,
+            webhook_labels_are_those_of_the_listed_webhooks,
             deleted_webhooks_are_found_by_id,
             cancel_pending_works_in_bounded_steps,
             cancel_pending_empties_every_lane,

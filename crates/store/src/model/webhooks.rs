@@ -31,6 +31,17 @@ pub enum UpdateResult {
     NotFound,
 }
 
+/// What names a webhook: texts that are searched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookLabel {
+    /// The webhook.
+    pub id: WebhookId,
+    /// Its URL.
+    pub url: String,
+    /// Its description.
+    pub description: Option<String>,
+}
+
 /// A webhook with the configuration version of its last change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned {
