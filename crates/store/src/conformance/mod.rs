@@ -317,6 +317,7 @@ macro_rules! conformance_suite {
             rollups_of_a_minute_are_summed,
             minute_rollups_are_read_since_a_time,
             minute_rollups_of_several_webhooks_are_read_together,
+            successes_after_a_time_are_counted_per_webhook,
             last_success_is_found_and_kept,
             failing_webhooks_are_found_among_many_healthy_ones,
             tenant_rollups_are_summed_and_read_since_a_time,
