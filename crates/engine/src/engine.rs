@@ -512,6 +512,17 @@ impl Engine {
         self.0.statistics.rollups(for_tenant, webhooks, from).await
     }
 
+    /// Counts the successful attempts of each of these webhooks after a time, in the order of the pairs. Of the minute of
+    /// this time only the last success is known to be later. `for_tenant` is the tenant that asked; `None` for an admin of
+    /// all tenants.
+    pub async fn count_successes(
+        &self,
+        for_tenant: Option<&TenantId>,
+        webhooks: &[(WebhookId, Time)],
+    ) -> Result<Vec<u64>, StoreError> {
+        self.0.statistics.count_successes(for_tenant, webhooks).await
+    }
+
     /// Returns when each of these webhooks last accepted a delivery; webhooks without a success are left out.
     /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub async fn last_successes(

@@ -2,7 +2,7 @@
 //! attempt other than prompt successes, and deliveries, through which prompt successes are found. Backends read pages
 //! of candidates; this file decides which to read and which of them belong to the page.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, slice::Chunks};
 
 use redrive_core::{
     AttemptId, DeliveryId, FailureCategory, Time,
@@ -14,6 +14,9 @@ use crate::{
     AttemptCursor, AttemptFilter, ListedAttempt, ListingPage, PageRequest,
     access_path::{IdRange, PageBuilder},
 };
+
+/// Minimum number of candidates whose attempts are read at a time.
+const MIN_CHUNK: usize = 50;
 
 /// Row of the attempt index.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +137,18 @@ impl<'a> AttemptWalk<'a> {
         }
         candidates.sort_unstable_by_key(|candidate| Reverse(candidate.cursor));
         AttemptStep { candidates, scanned, end }
+    }
+
+    /// Returns the candidates of a step in parts, newest first, of which the caller reads as many as the page needs: events
+    /// with many deliveries have more candidates than a page, and attempts have headers and a body.
+    pub(crate) fn chunks<'s>(&self, step: &'s AttemptStep) -> Chunks<'s, AttemptCandidate> {
+        step.candidates.chunks(self.page.missing().max(MIN_CHUNK))
+    }
+
+    /// Returns whether the attempts that were read fill the page, so that older candidates are not needed.
+    pub(crate) fn is_filled_by(&self, read: &[ListedAttempt]) -> bool {
+        let matching = read.iter().filter(|one| self.filter.matches(&one.stored.attempt));
+        matching.count() >= self.page.missing()
     }
 
     /// Adds the attempts that were read for the candidates of a step, in their order. Returns whether to go on.

@@ -192,6 +192,37 @@ impl StatisticsService {
         self.read_consistently(check).await
     }
 
+    /// Counts the successful attempts of each of these webhooks after a time, in the order of the pairs. Of the minute of
+    /// this time only the last success is known to be later. `for_tenant` is the tenant that asked; `None` for an admin of
+    /// all tenants.
+    pub(crate) async fn count_successes(
+        &self,
+        for_tenant: Option<&TenantId>,
+        webhooks: &[(WebhookId, Time)],
+    ) -> Result<Vec<u64>, StoreError> {
+        if webhooks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut ids: Vec<_> = webhooks.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let ids = &ids;
+        let check = || -> StoreFuture<'_, _> {
+            Box::pin(async move {
+                let mut pending: HashMap<WebhookId, Vec<MinuteRollup>> = HashMap::new();
+                for one in self.buffer.pending_rollups(ids) {
+                    pending.entry(one.webhook_id).or_default().push(one);
+                }
+                let mut counts = self.store.count_successes(for_tenant.cloned(), webhooks.to_vec()).await?;
+                for (count, (id, since)) in counts.iter_mut().zip(webhooks) {
+                    *count += pending.get(id).map_or(0, |minutes| successes_after(minutes, *since));
+                }
+                Ok(counts)
+            })
+        };
+        self.read_consistently(check).await
+    }
+
     /// Returns when each of these webhooks last accepted a delivery; webhooks without a success are left out.
     /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
     pub(crate) async fn last_successes(
@@ -221,4 +252,15 @@ impl StatisticsService {
     ) -> Result<Option<Time>, StoreError> {
         Ok(self.last_successes(Some(tenant_id), &[webhook_id]).await?.remove(&webhook_id))
     }
+}
+
+/// Counts the successes of the rollups of a webhook after a time, as [`Statistics::count_successes`] does.
+///
+/// [`Statistics::count_successes`]: redrive_store::Statistics::count_successes
+fn successes_after(minutes: &[MinuteRollup], since: Time) -> u64 {
+    let successes = |minute: &MinuteRollup| match minute.minute > since {
+        true => u64::from(minute.rollup.successes),
+        false => u64::from(minute.rollup.last_success_at.is_some_and(|at| at > since)),
+    };
+    minutes.iter().map(successes).sum()
 }

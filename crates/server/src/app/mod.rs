@@ -35,6 +35,7 @@ pub mod portal;
 pub mod preferences;
 pub mod queue;
 pub mod quota;
+pub mod recoverable_counts;
 pub mod search;
 pub mod secrets;
 pub mod session;
@@ -86,7 +87,8 @@ pub use view::TenantView;
 
 use self::{
     across_tenants::HealthCache, export::ExportLimiter, login_limit::FailedLogins,
-    payload_search::PayloadSearchLimiter, quota::Quotas, session::Sessions,
+    payload_search::PayloadSearchLimiter, quota::Quotas, recoverable_counts::RecoverableCounts,
+    session::Sessions,
 };
 use crate::config::TenantMetricsAccess;
 
@@ -144,6 +146,8 @@ pub struct App {
     exports: ExportLimiter,
     /// Running payload searches of this node.
     payload_searches: PayloadSearchLimiter,
+    /// Counts that live pages show.
+    recoverable_counts: RecoverableCounts,
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
@@ -181,6 +185,7 @@ impl App {
             quotas: Quotas::default(),
             exports: ExportLimiter::default(),
             payload_searches: PayloadSearchLimiter::default(),
+            recoverable_counts: RecoverableCounts::default(),
             changing_tenants: tokio::sync::Mutex::default(),
             urls: RwLock::new(rules.urls.clone()),
             rules,

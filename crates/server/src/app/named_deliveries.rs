@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use redrive_core::{
     DeliveryId, DeliveryStatus, FieldError, WebhookId,
     delivery::bulk_operation::{Candidate, MAX_DELIVERY_IDS, OperationKind, OperationTarget},
+    webhook::WebhookState,
 };
 use redrive_store::OperationRequest;
 
-use super::{App, AppError, ErrorCode, TenantView};
+use super::{App, AppError, ErrorCode, TenantView, webhooks::check_receiving};
 
 /// A delivery that a request names.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl App {
         Ok(named)
     }
 
-    /// Returns for each webhook of the candidates whether deliveries can be resent to it.
+    /// Returns for each webhook of the candidates whether deliveries can be resent to it, with one read for all of them.
     async fn receiving_results(
         &self,
         view: &TenantView,
@@ -59,13 +60,11 @@ impl App {
             return Ok(results);
         }
         let ids: HashSet<_> = candidates.map(|one| one.webhook_id).collect();
-        for id in ids {
-            let result = match self.require_receiving(&view.id, id).await {
-                Err(AppError::Store(error)) => return Err(error.into()),
-                result => result,
-            };
-            results.insert(id, result);
-        }
+        let wanted = ids.iter().copied().collect();
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), wanted).await?;
+        let existing = found.iter().filter(|one| one.state != WebhookState::Deleted);
+        let states: HashMap<_, _> = existing.map(|one| (one.id, &one.state)).collect();
+        results.extend(ids.into_iter().map(|id| (id, check_receiving(states.get(&id).copied()))));
         Ok(results)
     }
 }

@@ -80,31 +80,6 @@ impl App {
         })
     }
 
-    /// Counts the deliveries to a webhook that *Recover failed* would resend: dead letters that died at this time or
-    /// later, and pending ones with a failed attempt. Returns whether all were counted.
-    pub async fn count_recoverable(
-        &self,
-        view: &TenantView,
-        webhook_id: WebhookId,
-        since: Time,
-    ) -> Result<(u64, bool), AppError> {
-        let selection = OperationFilter {
-            webhook_ids: vec![webhook_id],
-            failed_from: Some(since),
-            undelivered_only: true,
-            tenant_managed_only: view.tenant_managed_only,
-            ..OperationFilter::default()
-        };
-        let order = OperationRequest {
-            kind: OperationKind::Retry,
-            among: OperationTarget::Deliveries,
-            selection,
-            rate: None,
-            priority: None,
-        };
-        Ok(self.engine.count_first_candidates(&view.id, &order).await?)
-    }
-
     /// Starts an operation now or schedules it for later. With an idempotency key, it is created only if that key was not
     /// used before.
     pub async fn begin_operation(

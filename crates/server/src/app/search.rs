@@ -204,16 +204,16 @@ impl App {
         let part = text.to_lowercase();
         let (mut after, mut count) = (None, 0);
         for _ in 0..MAX_PAGES {
-            let webhooks =
-                self.list_webhooks(view, PageRequest { after, offset: 0, limit: PAGE_SIZE }).await?;
+            let page = PageRequest { after, offset: 0, limit: PAGE_SIZE };
+            let webhooks = self.store().list_webhook_labels(view.id.clone(), view.visibility(), page).await?;
             after = webhooks.last().map(|webhook| webhook.id);
             let is_last = webhooks.len() < PAGE_SIZE as usize;
             for webhook in webhooks {
-                let described = webhook.spec.description.as_deref().unwrap_or_default();
-                let uid = webhook.spec.uid.as_ref().map(ToString::to_string).unwrap_or_default();
+                let described = webhook.description.as_deref().unwrap_or_default();
+                let uid = webhook.uid.as_deref().unwrap_or_default();
                 let matched = match () {
                     () if uid.to_lowercase().contains(&part) => "uid",
-                    () if webhook.spec.url.to_lowercase().contains(&part) => "url",
+                    () if webhook.url.to_lowercase().contains(&part) => "url",
                     () if described.to_lowercase().contains(&part) => "description",
                     () => continue,
                 };
@@ -226,7 +226,7 @@ impl App {
                     kind: HitKind::Webhook,
                     id: webhook.id.to_string(),
                     tenant_id: view.id.clone(),
-                    title: webhook.spec.url,
+                    title: webhook.url,
                     matched,
                     path: page_path(view, &format!("webhooks/{}", webhook.id)),
                 });

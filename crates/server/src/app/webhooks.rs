@@ -673,7 +673,7 @@ fn require_unexpired(expires_at: Option<Time>, now: Time) -> Result<(), AppError
 }
 
 /// Rejects a webhook in a state in which it receives no events; `None` stands for a deleted one.
-fn check_receiving(state: Option<&WebhookState>) -> Result<(), AppError> {
+pub(super) fn check_receiving(state: Option<&WebhookState>) -> Result<(), AppError> {
     let what = match state {
         Some(state) if state.receives_events() => return Ok(()),
         Some(state) => {

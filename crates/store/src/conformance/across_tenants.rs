@@ -20,7 +20,7 @@ use super::{Harness, at, closed, history, notifications, page};
 use crate::{
     ActivityLimits, AttemptCursor, AttemptFilter, CrossTenantEventFilter, CrossTenantFilter, Delivery,
     DeliveryCursor, DeliveryFilter, EventFilter, InitialState, MinuteRollup, NewEvent, OutcomeRecord,
-    PageRequest, StatusFilter, TenantRollup, UpdateResult, Visibility,
+    PageRequest, StatusFilter, TenantRollup, UpdateResult, Visibility, access_path::MAX_SKIPPED_ROWS,
 };
 
 const MINUTE: i64 = 60_000;
@@ -172,6 +172,38 @@ pub async fn paging_over_all_tenants_neither_skips_nor_repeats(harness: &Arc<Har
     let page = PageRequest { after: None, offset: 5, limit: 3 };
     let skipped = harness.store().list_deliveries_of_all_tenants(CrossTenantFilter::default(), page).await;
     assert_eq!(skipped.unwrap().found, all[5..8]);
+}
+
+/// The dead deliveries of all tenants are older and newer than more pending failures than one page may scan.
+pub async fn rare_delivery_of_all_tenants_is_found_in_pages_of_bounded_cost(harness: &Arc<Harness>) {
+    harness.leave_undrained();
+    let rare = harness.dead(at(0)).await;
+    let many = MAX_SKIPPED_ROWS as i64 + 500;
+    for n in 1..=many {
+        let id = harness.leased(at(n)).await;
+        let retry = Outcome::Retry { at: at(9_000_000) };
+        harness.submit_outcome(harness.outcome(id, 1, retry, at(n)));
+    }
+    // Outcomes are stored in their order.
+    let newest = harness.dead(at(many + 1)).await;
+    let filter = DeliveryFilter {
+        status: Some(StatusFilter::Exactly(DeliveryStatus::Dead)),
+        ..DeliveryFilter::default()
+    };
+    let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = PageRequest { after, offset: 0, limit: 10 };
+        let filter = CrossTenantFilter::new(filter.clone()).unwrap();
+        let listed = harness.store().list_deliveries_of_all_tenants(filter, page).await.unwrap();
+        found.extend(listed.found.iter().map(|one| one.id));
+        pages += 1;
+        match listed.stopped {
+            Some(stopped) => after = Some(stopped),
+            None => break,
+        }
+    }
+    assert_eq!(found, [newest, rare]);
+    assert_eq!(pages, 2, "a page ends with a cursor after a bounded number of rows");
 }
 
 pub async fn attempts_of_all_tenants_are_those_of_each(harness: &Arc<Harness>) {
@@ -367,6 +399,12 @@ pub async fn activity_of_tenants_is_summed_in_pages(harness: &Arc<Harness>) {
     assert_eq!((idle.attempts, &idle.failures), (0, &vec![]));
     assert_eq!((globex.attempts, globex.successes, globex.ended.dead), (6, 2, 4));
     assert_eq!(globex.failures, [(other.webhook_id, 4)]);
+    assert!(!acme.has_more_failures && !globex.has_more_failures);
+    for (failed_minutes, has_more) in [(2, false), (1, true)] {
+        let limits = ActivityLimits { tenants: 10, dead_letters: 3, failed_minutes };
+        let limited = harness.store().tenant_activity(None, at(MINUTE), limits).await.unwrap();
+        assert_eq!(limited[2].has_more_failures, has_more, "{failed_minutes} of 2 minutes");
+    }
     assert_eq!(globex.dead_letters, 3, "counted up to the limit");
     assert_eq!(globex.tenant.name.as_deref(), Some("GLOBEX"));
     assert_eq!(read(Some(acme.tenant.id.clone()), 1).await, all[1..2]);

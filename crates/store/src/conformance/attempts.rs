@@ -185,6 +185,41 @@ pub async fn paging_attempts_neither_skips_nor_repeats(harness: &Arc<Harness>) {
     }
 }
 
+pub async fn attempts_of_an_event_with_many_deliveries_are_paged(harness: &Arc<Harness>) {
+    const WEBHOOKS: usize = 130;
+    let webhooks: Vec<_> = (0..WEBHOOKS).map(|_| harness.webhook_id()).collect();
+    let to: Vec<_> = webhooks.iter().map(|id| (*id, InitialState::Leased)).collect();
+    let mut sent = Vec::new();
+    for time in 0..2 {
+        let new = harness.fan_out(harness.event(at(time)), &to);
+        harness.publish_new(new.clone()).await;
+        for (n, (delivery, webhook_id)) in new.deliveries.iter().zip(&webhooks).enumerate() {
+            let outcome = if n % 3 == 0 { Outcome::Dead(DeadReason::Permanent) } else { Outcome::Delivered };
+            record(harness, delivery.id, *webhook_id, 1, outcome, time).await;
+            sent.push(delivery.id);
+        }
+    }
+    sent.sort_unstable();
+    let all = list(harness, AttemptFilter::default()).await;
+    assert!(all.is_sorted_by_key(|one| Reverse(one.cursor)));
+    let (mut paged, mut after) = (Vec::new(), None);
+    loop {
+        let page = PageRequest { after, offset: 0, limit: 45 };
+        let listed = harness.store().list_attempts(harness.tenant_id.clone(), AttemptFilter::default(), page);
+        let listed = listed.await.unwrap().found;
+        after = listed.last().map(|one| one.cursor);
+        let is_last = listed.len() < 45;
+        paged.extend(listed);
+        if is_last {
+            break;
+        }
+    }
+    assert_eq!(paged, all);
+    let mut found: Vec<_> = paged.iter().map(|one| one.stored.delivery_id).collect();
+    found.sort_unstable();
+    assert_eq!(found, sent);
+}
+
 pub async fn attempts_are_isolated_by_tenant(harness: &Arc<Harness>) {
     let webhooks = publish_samples(harness).await;
     let all = list(harness, AttemptFilter::default()).await;

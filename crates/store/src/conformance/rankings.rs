@@ -158,18 +158,27 @@ pub async fn attempts_are_ranked_by_intolerable_failures(harness: &Arc<Harness>)
     // Fails, with too few attempts to say so.
     count(harness, &quiet, 10, (3, 3), 0).await;
     count(harness, &webhook(&initech), 10, (40, 0), 0).await;
+    // One bad minute among good ones is tolerated.
+    let mixed = webhook(&globex);
+    count(harness, &mixed, 10, (20, 5), 0).await;
+    count(harness, &mixed, 11, (180, 0), 0).await;
     // Too early.
     count(harness, &busy, 9, (900, 900), 0).await;
     let ranking = traffic(harness, 10, 10).await;
-    let expected = [(broken.clone(), sums(30, 29)), (quiet, sums(3, 3)), (busy.clone(), sums(1_500, 100))];
+    let expected = [
+        (broken.clone(), sums(30, 29)),
+        (quiet, sums(3, 3)),
+        (mixed, sums(200, 5)),
+        (busy.clone(), sums(1_500, 100)),
+    ];
     assert_eq!(ranking.webhooks.top, expected);
-    assert_eq!((ranking.webhooks.total, ranking.webhooks.count), (sums(1_573, 132), 1));
+    assert_eq!((ranking.webhooks.total, ranking.webhooks.count), (sums(1_773, 137), 1));
     assert_eq!(
         ranking.tenants.top,
-        [(globex.clone(), sums(33, 32)), (initech.clone(), sums(1_540, 100))],
+        [(globex.clone(), sums(233, 37)), (initech.clone(), sums(1_540, 100))],
         "tenants are ranked alike"
     );
-    assert_eq!((ranking.tenants.total, ranking.tenants.count), (sums(1_573, 132), 1));
+    assert_eq!((ranking.tenants.total, ranking.tenants.count), (sums(1_773, 137), 1));
     let later = traffic(harness, 12, 12).await;
     assert_eq!(later.webhooks.top, [(broken, sums(15, 14))]);
     assert_eq!((later.webhooks.count, later.tenants.top.len()), (0, 1), "15 attempts are too few");

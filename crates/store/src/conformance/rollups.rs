@@ -95,6 +95,38 @@ pub async fn minute_rollups_of_several_webhooks_are_read_together(harness: &Arc<
     assert_eq!(read(&[], 0).await, []);
 }
 
+pub async fn successes_after_a_time_are_counted_per_webhook(harness: &Arc<Harness>) {
+    let [one, other] = [harness.webhook_id, harness.webhook_id()];
+    let (failed, ok) = ((10, Some(FailureCategory::Dns)), (10, None));
+    // The attempts of a minute are one millisecond apart.
+    let stored = vec![
+        minute(one, 0, &[ok; 5]),
+        minute(one, 1, &[ok, failed, ok]),
+        minute(one, 3, &[failed]),
+        minute(one, 4, &[ok; 4]),
+        minute(other, 4, &[ok; 9]),
+    ];
+    add(harness, stored).await;
+    let pairs: Vec<_> = [
+        (one, at(5 * MINUTE)),
+        (one, at(4 * MINUTE + 3)),
+        (one, at(4 * MINUTE + 1)),
+        (other, at(0)),
+        (one, at(3 * MINUTE)),
+        (one, at(MINUTE + 1)),
+        (one, at(MINUTE - 1)),
+        (one, at(0)),
+        (harness.webhook_id(), at(0)),
+    ]
+    .into();
+    let expected = [0, 0, 1, 9, 4, 5, 6, 7, 0];
+    for tenant_id in [Some(harness.tenant_id.clone()), None] {
+        let counted = harness.store().count_successes(tenant_id, pairs.clone()).await.unwrap();
+        assert_eq!(counted, expected);
+    }
+    assert_eq!(harness.store().count_successes(None, vec![]).await.unwrap(), Vec::<u64>::new());
+}
+
 pub async fn last_success_is_found_and_kept(harness: &Arc<Harness>) {
     let webhook_id = harness.webhook_id;
     let found = async || {

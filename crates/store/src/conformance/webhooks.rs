@@ -26,7 +26,7 @@ use redrive_core::{
 use super::{END, FRESH, Harness, RETRY, at, order, page, together};
 use crate::{
     BatchProgress, DeliveryFilter, InitialState, NewEvent, PageRequest, PublishResult, StoreError,
-    UpdateResult, Versioned, Visibility, WebhooksWithDueAction,
+    UpdateResult, Versioned, Visibility, WebhookLabel, WebhooksWithDueAction,
 };
 
 fn disabled() -> WebhookState {
@@ -237,6 +237,37 @@ pub async fn webhooks_are_listed_newest_first_in_pages(harness: &Arc<Harness>) {
         }
     }
     assert_eq!(walked, expected);
+}
+
+pub async fn webhook_labels_are_those_of_the_listed_webhooks(harness: &Arc<Harness>) {
+    let mut described = harness.webhook_of(&harness.tenant_id);
+    described.spec.description = Some("orders of \"EMEA\"".into());
+    harness.store().create_webhook(described.clone()).await.unwrap();
+    harness.operator_webhook(WebhookState::Active).await;
+    let deleted = harness.new_webhook().await.id;
+    harness.set_state(deleted, WebhookState::Deleted).await;
+    let other = harness.new_tenant("globex").await;
+    harness.store().create_webhook(harness.webhook_of(&other)).await.unwrap();
+    for visibility in [Visibility::All, Visibility::TenantManaged] {
+        for (offset, limit) in [(0, 100), (1, 1)] {
+            let page = PageRequest { after: None, offset, limit };
+            let tenant_id = || harness.tenant_id.clone();
+            let webhooks = harness.store().list_webhooks(tenant_id(), visibility, page).await.unwrap();
+            let expected = webhooks.into_iter().map(|one| WebhookLabel {
+                id: one.id,
+                uid: one.spec.uid.as_ref().map(ToString::to_string),
+                url: one.spec.url,
+                description: one.spec.description,
+            });
+            let expected: Vec<_> = expected.collect();
+            let found = harness.store().list_webhook_labels(tenant_id(), visibility, page).await.unwrap();
+            assert_eq!(found, expected);
+            assert!(limit == 1 || found.iter().any(|one| one.description == described.spec.description));
+        }
+    }
+    let page = PageRequest { after: Some(described.id), offset: 0, limit: 9 };
+    let older = harness.store().list_webhook_labels(harness.tenant_id.clone(), Visibility::All, page);
+    assert_eq!(older.await.unwrap().iter().map(|one| one.id).collect::<Vec<_>>(), [harness.webhook_id]);
 }
 
 async fn list_ids(harness: &Harness, visibility: Visibility, page: PageRequest<WebhookId>) -> Vec<WebhookId> {

@@ -78,8 +78,10 @@ pub struct TenantActivity {
     pub ended: EndedCounts,
     /// Dead letters, up to the limit.
     pub dead_letters: u64,
-    /// Failed attempts by webhook.
+    /// Failed attempts by webhook, from the latest minutes with a failure up to the limit.
     pub failures: Vec<(WebhookId, u64)>,
+    /// Whether there are more minutes with a failure than the limit.
+    pub has_more_failures: bool,
 }
 
 /// Waiting deliveries of a webhook.

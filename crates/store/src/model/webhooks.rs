@@ -33,6 +33,19 @@ pub enum UpdateResult {
     Exists,
 }
 
+/// What names a webhook: texts that are searched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookLabel {
+    /// The webhook.
+    pub id: WebhookId,
+    /// The application's own id.
+    pub uid: Option<String>,
+    /// Its URL.
+    pub url: String,
+    /// Its description.
+    pub description: Option<String>,
+}
+
 /// A webhook with the configuration version of its last change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned {

@@ -39,7 +39,7 @@ const ACTIVITY: &str = "SELECT t.id, t.name, t.rules, t.created_at, t.metadata, 
                 coalesce(sum(r.delivered), 0)::bigint AS delivered, coalesce(sum(r.dead), 0)::bigint AS dead,
                 coalesce(sum(r.cancelled), 0)::bigint AS cancelled
          FROM tenant_rollups r WHERE r.tenant_id = t.id AND r.resolution = 1 AND r.start >= $3) r";
-const FAILURES_BY_TENANT: &str = "SELECT t.id, f.webhook_id, sum(f.failures)::bigint
+const FAILURES_BY_TENANT: &str = "SELECT t.id, f.webhook_id, sum(f.failures)::bigint, count(*)
      FROM unnest($1::text[]) AS t(id)
      CROSS JOIN LATERAL (
          SELECT r.webhook_id, r.attempts - r.successes AS failures FROM rollups r
@@ -241,19 +241,25 @@ async fn activity(
             ended: EndedCounts { delivered, dead, cancelled },
             dead_letters: number(row, 10)?,
             failures: Vec::new(),
+            has_more_failures: false,
         })
     };
     let mut found = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     found.sort_by(|a, b| a.tenant.id.cmp(&b.tenant.id));
     let failing = found.iter().filter(|one| one.attempts > one.successes);
     let failing: Vec<_> = failing.map(|one| one.tenant.id.as_str()).collect();
-    let mut failures: HashMap<TenantId, Vec<(WebhookId, u64)>> = HashMap::new();
-    let limit = limits.failed_minutes as i64;
+    let mut failures: HashMap<TenantId, (Vec<(WebhookId, u64)>, u64)> = HashMap::new();
+    // One more than the limit, to know whether there are more.
+    let limit = limits.failed_minutes as i64 + 1;
     for row in &session.query(FAILURES_BY_TENANT, &[&failing, &Col(since), &limit]).await? {
-        failures.entry(get(row, 0)?).or_default().push((get(row, 1)?, number(row, 2)?));
+        let (by_webhook, minutes) = failures.entry(get(row, 0)?).or_default();
+        by_webhook.push((get(row, 1)?, number(row, 2)?));
+        *minutes += number(row, 3)?;
     }
     for one in &mut found {
-        one.failures = failures.remove(&one.tenant.id).unwrap_or_default();
+        let (by_webhook, minutes) = failures.remove(&one.tenant.id).unwrap_or_default();
+        one.has_more_failures = minutes > limits.failed_minutes as u64;
+        one.failures = by_webhook;
     }
     Ok(found)
 }

@@ -204,7 +204,13 @@ pub(super) async fn list(
             None => Vec::new(),
         };
         let step = walk.merge(&reads, &indexed, &prompt);
-        let read = read_candidates(&session, tenants, filter, &step.candidates).await?;
+        let mut read = Vec::new();
+        for candidates in walk.chunks(&step) {
+            read.extend(read_candidates(&session, tenants, filter, candidates).await?);
+            if walk.is_filled_by(&read) {
+                break;
+            }
+        }
         if !walk.add(&step, read) {
             break;
         }

@@ -370,6 +370,22 @@ impl Postgres {
         self.read_for_user(question).await
     }
 
+    /// Runs a listing of the given tenant, or of all tenants if there is none, for a user.
+    async fn list_for_selection<T, F, C>(
+        &self,
+        tenant_id: Option<&TenantId>,
+        question: F,
+    ) -> Result<T, StoreError>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
+        match tenant_id {
+            Some(tenant_id) => self.list_for(tenant_id, question).await,
+            None => self.list_for_all_tenants(question).await,
+        }
+    }
+
     /// Runs a read for the given tenant, or for the engine if there is none.
     async fn read_for<T, F, C>(&self, tenant_id: Option<&TenantId>, question: F) -> Result<T, StoreError>
     where

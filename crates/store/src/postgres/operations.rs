@@ -259,6 +259,14 @@ impl Operations for Postgres {
         })
     }
 
+    fn scan_deliveries_for_user(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage> {
+        Box::pin(async move {
+            let (tenant, scan) = (&tenant_id, &scan);
+            self.list_for(tenant, |session| async move { scan::deliveries(&session, tenant, scan).await })
+                .await
+        })
+    }
+
     fn scan_events(
         &self,
         tenant_id: TenantId,

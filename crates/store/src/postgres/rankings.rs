@@ -48,18 +48,18 @@ const RANK_TENANTS: &str = "SELECT tenant_id, attempts, failures, dead, all_atte
                       WHERE tenant_id = t.id AND resolution = $3 AND start >= least($1, $2)) r
                  WHERE r.attempts + r.dead > 0) counted) placed
      WHERE by_failures <= $6 OR by_dead <= $6";
-/// Failures are summed over the minutes that have one; the attempts of the highest webhooks over all minutes.
-const RANK_WEBHOOKS: &str = "SELECT failures, (SELECT sum(a.attempts)::bigint FROM rollups a
-         WHERE a.webhook_id = ranked.webhook_id AND a.minute >= $1), failing, tenant_id, webhook_id
-     FROM (SELECT *, count(*) FILTER (WHERE attempts >= $3 AND 100 * failures > $2 * attempts) OVER () AS failing
-           FROM (SELECT r.webhook_id, r.tenant_id, r.attempts, r.failures
-                 FROM (SELECT id FROM tenants WHERE id > $5 ORDER BY id LIMIT $6) t CROSS JOIN LATERAL
-                     (SELECT webhook_id, tenant_id, sum(attempts)::bigint AS attempts,
-                          sum(attempts - successes)::bigint AS failures
-                      FROM rollups WHERE tenant_id = t.id AND failed AND minute >= $1
-                      GROUP BY webhook_id, tenant_id) r) counted
-           ORDER BY $2 * attempts - 100 * failures, webhook_id LIMIT $4) AS ranked
-     ORDER BY $2 * attempts - 100 * failures, webhook_id";
+/// Failures are summed over the minutes that have one, attempts over all minutes.
+const RANK_WEBHOOKS: &str = "SELECT failures, attempts,
+         count(*) FILTER (WHERE attempts >= $3 AND 100 * failures > $2 * attempts) OVER () AS failing,
+         tenant_id, webhook_id
+     FROM (SELECT r.webhook_id, r.tenant_id, r.failures,
+               (SELECT sum(a.attempts)::bigint FROM rollups a
+                WHERE a.webhook_id = r.webhook_id AND a.minute >= $1) AS attempts
+           FROM (SELECT id FROM tenants WHERE id > $5 ORDER BY id LIMIT $6) t CROSS JOIN LATERAL
+               (SELECT webhook_id, tenant_id, sum(attempts - successes)::bigint AS failures
+                FROM rollups WHERE tenant_id = t.id AND failed AND minute >= $1
+                GROUP BY webhook_id, tenant_id) r OFFSET 0) counted
+     ORDER BY $2 * attempts - 100 * failures, webhook_id LIMIT $4";
 const LAST_TENANT: &str = "SELECT id FROM tenants WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2";
 const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, least(failing_since, circuit_since) AS since, circuit FROM webhook_runtime

@@ -29,6 +29,12 @@ const ROLLUPS: &str =
      FROM unnest($1::uuid[]) AS k(webhook_id)
      CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook_id = k.webhook_id AND r.minute >= $2
                          ORDER BY r.minute) r";
+const COUNT_SUCCESSES: &str =
+    "SELECT s.successes, k.position FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS k(webhook_id, since, position)
+     CROSS JOIN LATERAL (
+         SELECT coalesce(sum(CASE WHEN r.minute > k.since THEN r.successes
+                                  WHEN r.last_success_at > k.since THEN 1 ELSE 0 END), 0)::bigint AS successes
+         FROM rollups r WHERE r.webhook_id = k.webhook_id AND r.minute > k.since - 60000) s";
 const FAILURES: &str = "SELECT r.webhook_id, sum(r.failures)::bigint, count(*), min(r.minute)
      FROM (SELECT webhook_id, minute, attempts - successes AS failures FROM rollups
            WHERE tenant_id = $1 AND failed AND minute >= $2 ORDER BY minute DESC LIMIT $3) r
@@ -97,8 +103,9 @@ const PRUNE_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE ctid = ANY(ARRAY(
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED_STATEMENTS: [(&str, &str); 10] = [
+pub(super) const PLANNED_STATEMENTS: [(&str, &str); 11] = [
     ("minutes", ROLLUPS),
+    ("count successes", COUNT_SUCCESSES),
     ("failures", FAILURES),
     ("new minutes", NEW_ROLLUPS),
     ("known minutes", KNOWN_ROLLUPS),
@@ -147,6 +154,30 @@ impl Statistics for Postgres {
         })
     }
 
+    fn count_successes(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<u64>> {
+        Box::pin(async move {
+            let (ids, times): (Vec<_>, Vec<_>) =
+                webhooks.into_iter().map(|(id, since)| (Col(id), Col(since))).unzip();
+            self.list_for_selection(for_tenant.as_ref(), |session| {
+                let (ids, times) = (&ids, &times);
+                async move {
+                    let rows = session.query(COUNT_SUCCESSES, &[ids, times]).await?;
+                    let read = |row: &Row| {
+                        Ok::<_, Failure>((plain::<i64>(row, 1)?, plain::<i64>(row, 0)?.unsigned_abs()))
+                    };
+                    let mut counts = rows.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
+                    counts.sort_unstable_by_key(|(position, _)| *position);
+                    Ok(counts.into_iter().map(|(_, count)| count).collect())
+                }
+            })
+            .await
+        })
+    }
+
     fn last_successes(
         &self,
         for_tenant: Option<TenantId>,
@@ -154,7 +185,7 @@ impl Statistics for Postgres {
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.read_for(for_tenant.as_ref(), |session| successes::list(session, &webhooks)).await
+            self.list_for_selection(for_tenant.as_ref(), |session| successes::list(session, &webhooks)).await
         })
     }
 

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     BatchProgress, Cancellations, Change, Config, ConfigChanges, PageRequest, RewrapProgress, Secrets,
-    StoreFuture, UpdateResult, Versioned, Visibility, Webhooks,
+    StoreFuture, UpdateResult, Versioned, Visibility, WebhookLabel, Webhooks,
     sealed::{SealedVersion, SealedWebhook},
 };
 
@@ -40,6 +40,9 @@ macro_rules! webhooks {
 
 const IDS_BY_UID: &str =
     "SELECT uid, id FROM webhooks WHERE tenant_id = $1 AND uid = ANY($2::text[]) AND NOT deleted";
+const LIST_LABELS: &str = "SELECT id, uid, spec::json ->> 'url', spec::json ->> 'description' FROM webhooks
+     WHERE tenant_id = $1 AND NOT deleted AND id < $2 AND NOT ($5::boolean AND managed_by_operator)
+     ORDER BY id DESC LIMIT $3 OFFSET $4";
 /// Deletes up to $2 waiting deliveries in locked lanes.
 const DELETE_WAITING: &str = "DELETE FROM waiting WHERE delivery_id = ANY(ARRAY(
          SELECT w.delivery_id FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
@@ -140,6 +143,17 @@ impl Webhooks for Postgres {
             let found =
                 self.list_for(&tenant_id, |session| list(session, &tenant_id, visibility, page)).await?;
             self.shared.seals.open_all(found)
+        })
+    }
+
+    fn list_webhook_labels(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> StoreFuture<'_, Vec<WebhookLabel>> {
+        Box::pin(async move {
+            self.list_for(&tenant_id, |session| list_labels(session, &tenant_id, visibility, page)).await
         })
     }
 }
@@ -332,6 +346,24 @@ async fn list(
     let rows =
         session.query(listed, &[&tenant_id.as_str(), &Col(after), &limit, &offset, &restricted]).await?;
     rows.iter().map(read_webhook).collect()
+}
+
+async fn list_labels(
+    session: Tx,
+    tenant_id: &TenantId,
+    visibility: Visibility,
+    page: PageRequest<WebhookId>,
+) -> Result<Vec<WebhookLabel>, Failure> {
+    let after = Col(page.after.unwrap_or(WebhookId::from_bytes([0xff; 16])));
+    let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+    let restricted = visibility.is_restricted();
+    let rows =
+        session.query(LIST_LABELS, &[&tenant_id.as_str(), &after, &limit, &offset, &restricted]).await?;
+    let read = |row: &Row| {
+        let (uid, url, description) = (plain(row, 1)?, plain(row, 2)?, plain(row, 3)?);
+        Ok(WebhookLabel { id: get(row, 0)?, uid, url, description })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// Lists the webhooks of all tenants.

@@ -191,12 +191,23 @@ fn activity(
         })?;
         let dead_letters = dead::size(connection, &tenant.id, limits.dead_letters)? as u64;
         // Failed attempts are only among those that did not succeed.
-        let failures = match attempts > successes {
-            true => statistics::failures_of(connection, &tenant.id, since, limits.failed_minutes)?.by_webhook,
-            false => Vec::new(),
+        let (failures, has_more_failures) = match attempts > successes {
+            true => {
+                let found = statistics::failures_of(connection, &tenant.id, since, limits.failed_minutes)?;
+                (found.by_webhook, found.only_since.is_some())
+            }
+            false => (Vec::new(), false),
         };
         let ended = EndedCounts { delivered, dead, cancelled };
-        found.push(TenantActivity { tenant, attempts, successes, ended, dead_letters, failures });
+        found.push(TenantActivity {
+            tenant,
+            attempts,
+            successes,
+            ended,
+            dead_letters,
+            failures,
+            has_more_failures,
+        });
     }
     Ok(found)
 }

@@ -193,7 +193,13 @@ pub(super) fn list(
             None => Vec::new(),
         };
         let step = walk.merge(&reads, &indexed, &prompt);
-        let read = read_candidates(connection, tenants, filter, &step.candidates)?;
+        let mut read = Vec::new();
+        for candidates in walk.chunks(&step) {
+            read.extend(read_candidates(connection, tenants, filter, candidates)?);
+            if walk.is_filled_by(&read) {
+                break;
+            }
+        }
         if !walk.add(&step, read) {
             break;
         }

@@ -237,6 +237,18 @@ impl Sqlite {
         })
     }
 
+    /// Runs a listing of the given tenant, or of all tenants if there is none, for a user.
+    fn list_for_selection<T: Send + 'static>(
+        &self,
+        tenant_id: Option<TenantId>,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        match tenant_id {
+            Some(tenant_id) => self.list_for(tenant_id, question),
+            None => self.list_for_all_tenants(question),
+        }
+    }
+
     /// Runs a read for the given tenant, or for the engine if there is none.
     fn read_for<T: Send + 'static>(
         &self,

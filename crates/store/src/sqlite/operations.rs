@@ -223,6 +223,10 @@ impl Operations for Sqlite {
         self.read(move |connection| scan::deliveries(connection, &tenant_id, &scan))
     }
 
+    fn scan_deliveries_for_user(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage> {
+        self.list_for(tenant_id.clone(), move |connection| scan::deliveries(connection, &tenant_id, &scan))
+    }
+
     fn scan_events(
         &self,
         tenant_id: TenantId,

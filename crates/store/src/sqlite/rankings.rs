@@ -45,18 +45,17 @@ const RANK_TENANTS: &str =
                  WHERE r.tenant_id = t.id AND r.resolution = ?3 AND r.start >= min(?1, ?2)
                  GROUP BY t.id))
      WHERE by_failures <= ?6 OR by_dead <= ?6";
-/// Failures are summed over the minutes that have one; the attempts of the highest webhooks over all minutes.
+/// Failures are summed over the minutes that have one, attempts over all minutes.
 const RANK_WEBHOOKS: &str =
-    "SELECT failures, (SELECT sum(a.attempts) FROM rollups a WHERE a.webhook_id = ranked.webhook_id
-         AND a.minute >= ?1), failing, tenant_id, webhook_id
-     FROM (SELECT *, sum(attempts >= ?3 AND 100 * failures > ?2 * attempts) OVER () AS failing
-           FROM (SELECT r.webhook_id, r.tenant_id, sum(r.attempts) AS attempts,
-                     sum(r.attempts - r.successes) AS failures
+    "SELECT failures, attempts, sum(attempts >= ?3 AND 100 * failures > ?2 * attempts) OVER () AS failing,
+         tenant_id, webhook_id
+     FROM (SELECT f.webhook_id, f.tenant_id, f.failures,
+               (SELECT sum(a.attempts) FROM rollups a WHERE a.webhook_id = f.webhook_id AND a.minute >= ?1) AS attempts
+           FROM (SELECT r.webhook_id, r.tenant_id, sum(r.attempts - r.successes) AS failures
                  FROM (SELECT id FROM tenants WHERE id > ?5 ORDER BY id LIMIT ?6) t CROSS JOIN rollups r INDEXED BY rollups_failed
                  WHERE r.tenant_id = t.id AND r.failed = 1 AND r.minute >= ?1
-                 GROUP BY r.webhook_id, r.tenant_id)
-           ORDER BY ?2 * attempts - 100 * failures, webhook_id LIMIT ?4) AS ranked
-     ORDER BY ?2 * attempts - 100 * failures, webhook_id";
+                 GROUP BY r.webhook_id, r.tenant_id) f)
+     ORDER BY ?2 * attempts - 100 * failures, webhook_id LIMIT ?4";
 const LAST_TENANT: &str = "SELECT id FROM tenants WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?";
 const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, min(coalesce(failing_since, circuit_since), circuit_since) AS since, circuit

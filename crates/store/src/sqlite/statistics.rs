@@ -24,6 +24,9 @@ use crate::{
 
 const ROLLUPS: &str = "SELECT attempts, successes, categories, latencies, last_success_at, tenant_id, minute
      FROM rollups WHERE webhook_id = ? AND minute >= ? ORDER BY minute";
+const COUNT_SUCCESSES: &str =
+    "SELECT coalesce(sum(CASE WHEN minute > ?2 THEN successes WHEN last_success_at > ?2 THEN 1 ELSE 0 END), 0)
+     FROM rollups WHERE webhook_id = ?1 AND minute > ?2 - 60000";
 const ROLLUP: &str = "SELECT attempts, successes, categories, latencies, last_success_at
      FROM rollups WHERE webhook_id = ? AND minute = ?";
 const NEW_ROLLUP: &str = "INSERT INTO rollups
@@ -57,8 +60,17 @@ const PRUNE_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE (tenant_id, resolu
 
 /// Statements whose cost must be proportional to the rows they return or change; a test checks their query plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED_STATEMENTS: [&str; 8] =
-    [ROLLUPS, ROLLUP, SET_ROLLUP, FAILURES, PRUNE_ROLLUPS, TRAFFIC, SET_TRAFFIC, PRUNE_TRAFFIC];
+pub(super) const BOUNDED_STATEMENTS: [&str; 9] = [
+    ROLLUPS,
+    COUNT_SUCCESSES,
+    ROLLUP,
+    SET_ROLLUP,
+    FAILURES,
+    PRUNE_ROLLUPS,
+    TRAFFIC,
+    SET_TRAFFIC,
+    PRUNE_TRAFFIC,
+];
 
 impl Statistics for Sqlite {
     fn add_rollups(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> StoreFuture<'_, ()> {
@@ -101,12 +113,26 @@ impl Statistics for Sqlite {
         })
     }
 
+    fn count_successes(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<u64>> {
+        self.list_for_selection(for_tenant, move |connection| {
+            let mut of_one = connection.prepare_cached(COUNT_SUCCESSES)?;
+            let mut count = |(webhook_id, since)| {
+                of_one.query_row((Col(webhook_id), Col(since)), |row| row.get(0)).map(i64::unsigned_abs)
+            };
+            webhooks.into_iter().map(&mut count).collect()
+        })
+    }
+
     fn last_successes(
         &self,
         for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
     ) -> StoreFuture<'_, Vec<(WebhookId, Time)>> {
-        self.read_for(for_tenant, move |connection| successes::list(connection, webhooks))
+        self.list_for_selection(for_tenant, move |connection| successes::list(connection, webhooks))
     }
 
     fn traffic(

@@ -20,12 +20,16 @@ use super::{
 };
 use crate::{
     BatchProgress, Cancellations, Change, Config, ConfigChanges, PageRequest, RewrapProgress, Secrets,
-    StoreFuture, UpdateResult, Versioned, Visibility, Webhooks,
+    StoreFuture, UpdateResult, Versioned, Visibility, WebhookLabel, Webhooks,
     sealed::{SealedVersion, SealedWebhook},
 };
 
 const COLUMNS: &str = "id, tenant_id, revision, state, spec, sealed, created_at, updated_at";
 const ID_BY_UID: &str = "SELECT id FROM webhooks WHERE tenant_id = ? AND uid = ? AND deleted = 0";
+const LIST_LABELS: &str =
+    "SELECT id, uid, json_extract(spec, '$.url'), json_extract(spec, '$.description') FROM webhooks
+     WHERE tenant_id = ?1 AND deleted = 0 AND (?2 IS NULL OR id < ?2) AND NOT (?5 AND managed_by_operator)
+     ORDER BY id DESC LIMIT ?3 OFFSET ?4";
 
 impl Webhooks for Sqlite {
     fn create_webhook(&self, webhook: Webhook) -> StoreFuture<'_, UpdateResult> {
@@ -134,6 +138,23 @@ impl Webhooks for Sqlite {
                 .collect()
         });
         Box::pin(async { self.seals.open_all(found.await?) })
+    }
+
+    fn list_webhook_labels(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> StoreFuture<'_, Vec<WebhookLabel>> {
+        self.list_for(tenant_id.clone(), move |connection| {
+            let after = page.after.map(Col);
+            let values = (tenant_id.as_str(), after, page.limit, page.offset, visibility.is_restricted());
+            let read = |row: &Row<'_>| {
+                let (uid, url, description) = (row.get(1)?, row.get(2)?, row.get(3)?);
+                Ok(WebhookLabel { id: get(row, 0)?, uid, url, description })
+            };
+            connection.prepare_cached(LIST_LABELS)?.query_map(values, read)?.collect()
+        })
     }
 }
 

@@ -166,6 +166,9 @@ pub trait Operations: Send + Sync {
     fn complete_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> StoreFuture<'_, ()>;
     /// Scans deliveries, oldest event first.
     fn scan_deliveries(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage>;
+    /// Scans deliveries as [`Operations::scan_deliveries`] does, for a user who waits: on the connections of users, and
+    /// with a limited number of concurrent reads per tenant.
+    fn scan_deliveries_for_user(&self, tenant_id: TenantId, scan: Scan) -> StoreFuture<'_, ScanPage>;
     /// Scans events, oldest first.
     fn scan_events(
         &self,

@@ -24,6 +24,14 @@ pub trait Statistics: Send + Sync {
         webhooks: Vec<WebhookId>,
         from: Time,
     ) -> StoreFuture<'_, Vec<MinuteRollup>>;
+    /// Counts the successful attempts of each of these webhooks after a time, from minute rollups. Of the minute of this
+    /// time, which has earlier successes too, only the last success is known to be later. Returns one count for each pair,
+    /// in their order. `for_tenant` is the tenant that asked; `None` for an admin of all tenants.
+    fn count_successes(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<(WebhookId, Time)>,
+    ) -> StoreFuture<'_, Vec<u64>>;
     /// Returns the last success of each of these webhooks, however long ago it was; webhooks without one are left out.
     /// It is exact while the minute rollup of the success is kept, and at most a minute too early from then on.
     /// `for_tenant` is the tenant that asked; `None` for an admin of all tenants.

@@ -8,7 +8,8 @@ use redrive_core::{
 
 use crate::{
     Backlog, BackloggedWebhooks, BatchProgress, CircuitPeriod, ConfigChanges, Incident, PageRequest,
-    RewrapProgress, StoreFuture, UpdateResult, Versioned, Visibility, WebhookRuntime, WebhooksWithDueAction,
+    RewrapProgress, StoreFuture, UpdateResult, Versioned, Visibility, WebhookLabel, WebhookRuntime,
+    WebhooksWithDueAction,
 };
 
 /// Webhooks, and the version that fan-out is checked against.
@@ -52,6 +53,13 @@ pub trait Webhooks: Send + Sync {
         visibility: Visibility,
         page: PageRequest<WebhookId>,
     ) -> StoreFuture<'_, Vec<Webhook>>;
+    /// Lists what names a tenant's webhooks, newest first, without their other and confidential fields.
+    fn list_webhook_labels(
+        &self,
+        tenant_id: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> StoreFuture<'_, Vec<WebhookLabel>>;
 }
 
 /// The webhooks that nodes keep in memory.

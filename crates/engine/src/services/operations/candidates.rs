@@ -38,6 +38,8 @@ pub(super) struct CandidateScan {
     tenant_id: TenantId,
     order: OperationRequest,
     started_at: Time,
+    /// Whether a user waits for the result, whose reads must not delay those of the engine.
+    is_for_user: bool,
     /// Position up to which rows have been read.
     scanned: Option<ScanCursor>,
     exhausted: bool,
@@ -71,6 +73,7 @@ impl CandidateScan {
             tenant_id,
             order,
             started_at: started,
+            is_for_user: false,
             scanned: from,
             exhausted: false,
             found: VecDeque::new(),
@@ -78,6 +81,11 @@ impl CandidateScan {
             already_delivered: 0,
             first: Vec::new(),
         }
+    }
+
+    /// Reads on the connections of users.
+    pub(super) fn for_user(self) -> Self {
+        Self { is_for_user: true, ..self }
     }
 
     /// Counts all remaining candidates.
@@ -152,7 +160,11 @@ impl CandidateScan {
             after: self.scanned,
             limit: PAGE_SIZE,
         };
-        let page = runner.operations.scan_deliveries(self.tenant_id.clone(), scan).await?;
+        let tenant_id = self.tenant_id.clone();
+        let page = match self.is_for_user {
+            true => runner.operations.scan_deliveries_for_user(tenant_id, scan).await?,
+            false => runner.operations.scan_deliveries(tenant_id, scan).await?,
+        };
         self.exhausted = page.next.is_none();
         self.scanned = page.next.or(page.found.last().map(|(position, _)| *position)).or(self.scanned);
         for (position, candidate) in page.found {

@@ -212,7 +212,8 @@ impl OperationRunner {
         tenant_id: &TenantId,
         order: &OperationRequest,
     ) -> Result<(u64, bool), StoreError> {
-        let mut source = CandidateScan::new(tenant_id.clone(), order.clone(), self.clock.now(), None);
+        let mut source =
+            CandidateScan::new(tenant_id.clone(), order.clone(), self.clock.now(), None).for_user();
         let may_have_more = source.count_page(self).await?;
         Ok((source.counted, !may_have_more))
     }
@@ -233,7 +234,7 @@ impl OperationRunner {
             to: None,
             after: None,
         };
-        let page = self.operations.scan_deliveries(tenant_id, scan).await?;
+        let page = self.operations.scan_deliveries_for_user(tenant_id, scan).await?;
         let found = page.found.into_iter();
         Ok(found.filter_map(|(position, candidate)| Some((position.delivery_id?, candidate))).collect())
     }

@@ -177,7 +177,7 @@ impl App {
                     dead_letters: one.dead_letters,
                     ..TenantHealth::default()
                 };
-                pass.more |= one.dead_letters >= STEP.dead_letters as u64;
+                pass.more |= one.has_more_failures || one.dead_letters >= STEP.dead_letters as u64;
                 pass.tenants.insert(tenant_id, TenantSummary { tenant: one.tenant, health });
             }
             if is_last {

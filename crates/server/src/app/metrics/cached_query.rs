@@ -34,19 +34,30 @@ impl<T> QueryResult<T> {
 /// Last result, and the lock that allows one query at a time.
 pub(super) struct CachedQuery<T>(Arc<State<T>>);
 
+/// A query that has ended.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Monotonic time of its end.
+    ended: Duration,
+    duration: Duration,
+    has_failed: bool,
+}
+
 struct State<T> {
     /// Age after which a result is no longer returned.
     max_age: Duration,
     /// Time that a request waits for a running query if an older result is available.
     request_wait: Duration,
     last: Mutex<Option<QueryResult<T>>>,
+    /// The last query, whether it succeeded or failed.
+    last_run: Mutex<Option<Run>>,
     turn: tokio::sync::Mutex<()>,
 }
 
 impl<T: Clone + Send + 'static> CachedQuery<T> {
     pub(super) fn new(max_age: Duration, request_wait: Duration) -> Self {
-        let (last, turn) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self(Arc::new(State { max_age, request_wait, last, turn }))
+        let (last, last_run, turn) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Self(Arc::new(State { max_age, request_wait, last, last_run, turn }))
     }
 
     /// Returns the result of the query if it is available quickly, otherwise the last one. Returns `None` if that is too
@@ -74,19 +85,29 @@ impl<T: Clone> State<T> {
             drop(self.turn.lock().await);
             return;
         };
-        let recent = |last: &QueryResult<T>| last.age() < last.duration * MIN_IDLE_FACTOR;
-        if self.last.lock().as_ref().is_some_and(recent) {
+        let last_run = *self.last_run.lock();
+        let started = monotonic_now();
+        // A query that failed pauses too: a store that is too slow for it must not be queried all the time.
+        if last_run.is_some_and(|run| started.saturating_sub(run.ended) < run.duration * MIN_IDLE_FACTOR) {
             return;
         }
-        let started = monotonic_now();
-        match timeout(QUERY_TIMEOUT, query).await {
+        let result = timeout(QUERY_TIMEOUT, query).await;
+        let ended = monotonic_now();
+        let duration = ended.saturating_sub(started);
+        let failure = match result {
             Ok(Ok(value)) => {
-                let at = monotonic_now();
-                let duration = at.saturating_sub(started);
-                *self.last.lock() = Some(QueryResult { value, at, duration });
+                *self.last.lock() = Some(QueryResult { value, at: ended, duration });
+                None
             }
-            Ok(Err(error)) => tracing::debug!(%error, "counting in the store failed"),
-            Err(_) => tracing::debug!("counting in the store timed out"),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no response in time".to_owned()),
+        };
+        *self.last_run.lock() = Some(Run { ended, duration, has_failed: failure.is_some() });
+        let Some(error) = failure else { return };
+        // Only the first of several failures is a warning.
+        match last_run.is_some_and(|run| run.has_failed) {
+            true => tracing::debug!(error, "counting in the store failed"),
+            false => tracing::warn!(error, "counting in the store for metrics failed; will retry"),
         }
     }
 }
@@ -131,8 +152,30 @@ mod tests {
         let cached = CachedQuery::new(Duration::from_millis(500), REQUEST_WAIT);
         let failed = || async { Err(StoreError::Unavailable("down".into())) };
         assert!(cached.get(failed()).await.is_none());
-        assert_eq!(cached.get(async { Ok(7) }).await.unwrap().value, 7);
+        // The failed query is followed by a pause of its duration.
+        let seven = loop {
+            if let Some(result) = cached.get(async { Ok(7) }).await {
+                break result.value;
+            }
+        };
+        assert_eq!(seven, 7);
         assert_eq!(cached.get(failed()).await.unwrap().value, 7);
         while cached.get(failed()).await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn failed_query_is_followed_by_a_pause() {
+        let cached = CachedQuery::<u32>::new(Duration::from_secs(60), REQUEST_WAIT);
+        let (count, duration) = (Arc::new(AtomicU32::new(0)), Duration::from_millis(500));
+        for _ in 0..3 {
+            let count = count.clone();
+            let failed = async move {
+                count.fetch_add(1, SeqCst);
+                tokio::time::sleep(duration).await;
+                Err(StoreError::Unavailable("down".into()))
+            };
+            assert!(cached.get(failed).await.is_none());
+        }
+        assert_eq!(count.load(SeqCst), 1, "the next query starts after the pause");
     }
 }

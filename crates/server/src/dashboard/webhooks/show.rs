@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     api::AppState,
-    app::{AppError, TenantView, deliveries::DeliveryDetails, health::Health},
+    app::{
+        AppError, TenantView, deliveries::DeliveryDetails, health::Health,
+        recoverable_counts::RecoverableCount,
+    },
     dashboard::{
         PageResult,
         chart::Svg,
@@ -114,7 +117,8 @@ impl FailedSummary {
                 (day_ago, "24 hours ago")
             }
         };
-        let (count, is_complete) = app.count_recoverable(tenant, webhook_id, since).await?;
+        let RecoverableCount { count, is_complete } =
+            app.count_recoverable(tenant, webhook_id, since).await?;
         let cause = format!("{cause}, {}", format::format_time(since));
         Ok(Self { count, is_complete, since, cause })
     }
