@@ -95,9 +95,9 @@ async fn invalid_tokens_and_responses_are_rejected() {
         (Fault::MissingSubject, 403, "it is malformed"),
         (Fault::ResponseOfOtherIssuer, 403, "another issuer created it"),
         (Fault::Refuses, 403, "access_denied (&#60;b&#62;no\\u{202e}&#60;/b&#62;)"),
-        (Fault::MissingIdToken, 502, "it returned no ID token"),
-        (Fault::HtmlTokenResponse, 502, "is not the expected JSON"),
-        (Fault::EndlessTokenResponse, 502, "is larger than"),
+        (Fault::MissingIdToken, 502, "returned an invalid response"),
+        (Fault::HtmlTokenResponse, 502, "returned an invalid response"),
+        (Fault::EndlessTokenResponse, 502, "returned an invalid response"),
     ] {
         provider.set_fault(fault);
         let mut browser = LoginBrowser::new(&redrive, "");
