@@ -1,6 +1,6 @@
 // Creates a webhook, publishes an event, lists its delivery and resends it, with the client of @hey-api/openapi-ts.
 import { client } from "./generated/client.gen";
-import { createWebhook, listDeliveries, publishEvent, retryDelivery, updateWebhook } from "./generated/sdk.gen";
+import { createWebhook, listAttempts, listDeliveries, publishEvent, retryDelivery, updateWebhook } from "./generated/sdk.gen";
 import type { Delivery } from "./generated/types.gen";
 import { assert, environment, until } from "./harness";
 
@@ -26,6 +26,10 @@ async function main(): Promise<void> {
   if (resent.response?.status !== 202) assert(`resent: ${JSON.stringify(resent.error)}`);
   const both = await until(list, (found) => found.length === 2);
   if (!both.some((one) => one.replay_of === delivery!.id && one.round === 2)) assert("the second round is listed");
+
+  const attempts = await listAttempts({ query: { webhook_id: id, status: ["success", "failed"] } });
+  const sent = attempts.data ?? assert(`attempts: ${JSON.stringify(attempts.error)}`);
+  if (sent.data.length !== 2) assert("both attempts are listed");
 
   const wrong = await updateWebhook({ path: { id }, body: { max_in_flight: 0 } });
   const [first] = wrong.error?.errors ?? assert("an error was returned");

@@ -18,7 +18,7 @@ pub struct TenantHealth {
     pub successes: u64,
     /// Waiting deliveries, up to the counting limit.
     pub backlog: u64,
-    /// Circuits that are open or half-open.
+    /// Circuits that are open or half-open, without those that were forced open.
     pub open_circuits: u64,
     /// Dead letters, up to the counting limit.
     pub dead_letters: u64,

@@ -67,6 +67,7 @@ impl Control {
             closed: self.router.len().saturating_sub(counts.open + counts.half_open),
             half_open: counts.half_open,
             open: counts.open,
+            forced_open: counts.forced_open,
             open_over_an_hour: counts.open_over_an_hour,
         }
     }
@@ -92,6 +93,8 @@ pub struct CircuitCounts {
     pub half_open: usize,
     /// Open.
     pub open: usize,
-    /// Open for more than an hour.
+    /// Of the open ones, those that were forced open.
+    pub forced_open: usize,
+    /// Open for more than an hour, without those that were forced open.
     pub open_over_an_hour: usize,
 }

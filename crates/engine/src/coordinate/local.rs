@@ -601,9 +601,14 @@ impl LocalCoordinator {
                 CircuitState::HalfOpen => circuit_counts.half_open += 1,
                 CircuitState::Open => {
                     circuit_counts.open += 1;
-                    let since = entry.circuit.to_saved().since;
-                    circuit_counts.open_over_an_hour +=
-                        usize::from(now.duration_since(since).as_secs() > 3600);
+                    let saved = entry.circuit.to_saved();
+                    match saved.forced {
+                        Some(_) => circuit_counts.forced_open += 1,
+                        None => {
+                            circuit_counts.open_over_an_hour +=
+                                usize::from(now.duration_since(saved.since).as_secs() > 3600);
+                        }
+                    }
                 }
             }
         }

@@ -238,6 +238,8 @@ pub(crate) struct BlockSnapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnclosedCircuitCounts {
     pub(crate) open: usize,
+    /// Of the open ones, those that were forced open.
+    pub(crate) forced_open: usize,
     pub(crate) half_open: usize,
     pub(crate) open_over_an_hour: usize,
 }

@@ -51,7 +51,7 @@ export function search() {
     input.removeAttribute("aria-activedescendant");
     list.hidden = found.data.length === 0;
     input.setAttribute("aria-expanded", String(!list.hidden));
-    state.textContent = found.data.length === 0 ? "Nothing was found." : `${found.data.length} found.`;
+    state.textContent = found.data.length === 0 ? `Nothing was found. Events were searched in the tenant ${found.tenant_id}.` : `${found.data.length} found.`;
   };
   const query = async () => {
     const text = input.value.trim();

@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     deliveries::{AttemptResultView, AttemptView, code_filter},
-    extract::{Id, List, Query},
+    extract::{Id, List, Query, without_repetitions},
     page::{Cursor, Page, Paging},
     scope::{CanRead, Scoped, ScopedListing, TenantQuery, tenant_parameter},
 };
@@ -44,8 +44,8 @@ pub(crate) struct AttemptQuery {
     /// Only attempts of deliveries to this webhook, by id or uid.
     #[param(value_type = Option<String>)]
     webhook_id: Option<WebhookRef>,
-    /// `success`, `failed` (more attempts were possible) or `exhausted` (the delivery is dead), or several of them,
-    /// separated by commas.
+    /// `success`, `failed` (more attempts were possible) or `exhausted` (the delivery is dead), or several of them:
+    /// separated by commas, or the parameter repeated.
     #[param(value_type = Option<Vec<AttemptStatusParameter>>, inline)]
     status: Option<String>,
     /// Only failures of one of these categories.
@@ -116,7 +116,7 @@ fn statuses(text: &str) -> Result<Vec<AttemptStatus>, Problem> {
             FieldError::new("status", message).into()
         })
     };
-    text.split(',').map(status).collect()
+    text.split(',').map(status).collect::<Result<_, _>>().map(without_repetitions)
 }
 
 impl Cursor for AttemptCursor {

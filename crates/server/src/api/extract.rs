@@ -58,7 +58,7 @@ pub(super) struct List<T>(Vec<T>);
 /// Maximum number of values of a parameter.
 const MAX_VALUES: usize = 50;
 /// Parameters that accept several values, separated by commas or by repeating the parameter.
-const LISTS: [&str; 4] = ["webhook_id", "event_type", "failure_category", "dead_reason"];
+const LISTS: [&str; 5] = ["webhook_id", "event_type", "failure_category", "dead_reason", "status"];
 
 impl<T: Clone> List<T> {
     /// Returns the values; empty if the parameter is missing.

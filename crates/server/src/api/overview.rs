@@ -1,4 +1,4 @@
-//! `/v1/overview`: traffic, backlog, circuits, dead letters and failing webhooks of one tenant, or of all.
+//! `/v1/overview`: traffic, backlog, circuits, dead letters and webhooks with failures of one tenant, or of all.
 
 use axum::extract::State;
 use redrive_core::{
@@ -83,8 +83,8 @@ struct OverviewView {
     circuits: CircuitsView,
     /// Number of dead letters.
     dead_letters: CountView,
-    /// Number of webhooks with failed attempts in the last hour.
-    failing_webhooks: usize,
+    /// Number of webhooks with failed attempts in the last hour; not all of them have the status `failing`.
+    webhooks_with_failures: usize,
     /// Webhooks with the most failed attempts in the last hour.
     worst_webhooks: Vec<WorstWebhookView>,
     /// Tenants that are failing or degraded, the worst first. Only for all tenants.
@@ -245,7 +245,7 @@ impl OverviewView {
                 more: circuits.more,
             },
             dead_letters: CountView { total: overview.dead.size as u64, more: overview.dead.more },
-            failing_webhooks: worst.failing,
+            webhooks_with_failures: worst.failing,
             worst_webhooks: worst.webhooks.into_iter().map(view).collect(),
             worst_tenants: None,
         }
@@ -267,7 +267,7 @@ impl OverviewView {
                 more: circuits.more,
             },
             dead_letters: CountView { total: overview.total.dead_letters, more: health.more },
-            failing_webhooks: health.failing_webhooks,
+            webhooks_with_failures: health.webhooks_with_failures,
             worst_webhooks: webhooks.map(|one| WorstWebhookView::new(one.tenant_id, one.worst)).collect(),
             worst_tenants: Some(tenants.collect()),
         }

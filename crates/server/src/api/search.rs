@@ -33,9 +33,11 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchQuery {
     /// An id of a webhook, event, delivery or attempt, with or without its prefix; a part of a webhook's URL, uid or
-    /// description, or of an event type's name; a subject or an idempotency key. For admins also a tenant's id or name.
+    /// description, or of an event type's name; a subject or an idempotency key. For callers of all tenants also a
+    /// tenant's id or name.
     pub(crate) q: Option<String>,
-    /// Tenant to search in; admin keys only.
+    /// Tenant whose event types and events are searched, `default` if it is missing; for callers of all tenants only. They
+    /// find ids, tenants and webhooks in every tenant.
     tenant_id: Option<String>,
 }
 
@@ -78,10 +80,13 @@ impl From<SearchHit> for SearchHitView {
 /// Result of a search.
 #[derive(Serialize, ToSchema)]
 struct SearchView {
+    /// Tenant whose event types, subjects and idempotency keys were searched.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
     /// Objects that were found, the most specific first; at most 8 of each kind and field.
     data: Vec<SearchHitView>,
-    /// False if there may be more: more hits than are returned, or more webhooks or tenants than the 2,000 that a search
-    /// reads.
+    /// False if there may be more: more hits than are returned, more webhooks or tenants than the 2,000 that a search
+    /// reads, or other tenants that the caller may view, whose event types and events were not searched.
     complete: bool,
 }
 
@@ -96,12 +101,14 @@ async fn search(
     State(app): State<AppState>,
     Scoped { actor, tenant, query: Query(query), .. }: Scoped<CanRead, (), Query<SearchQuery>>,
 ) -> Result<axum::Json<SearchView>, Problem> {
+    let tenant_id = tenant.id.clone();
     let Some(text) = SearchText::parse(query.q.as_deref().unwrap_or_default())? else {
-        return Ok(axum::Json(SearchView { data: Vec::new(), complete: true }));
+        return Ok(axum::Json(SearchView { tenant_id, data: Vec::new(), complete: true }));
     };
     let found = app.search(&actor.caller, tenant, &text).await?;
+    let complete = found.is_complete && !found.skipped_tenants;
     let data = found.hits.into_iter().map(SearchHitView::from).collect();
-    Ok(axum::Json(SearchView { data, complete: found.is_complete }))
+    Ok(axum::Json(SearchView { tenant_id, data, complete }))
 }
 
 /// Payloads to search for.

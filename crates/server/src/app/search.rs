@@ -1,9 +1,14 @@
 //! Search: finds objects by their ids, by texts that identify them, and webhooks and tenants by parts of their names.
 
-use redrive_core::{TenantId, event::event_type, search::SearchText};
-use redrive_store::{EventFilter, PageRequest, StoredEvent};
+use std::collections::HashSet;
 
-use super::{App, AppError, Caller, TenantView, across_tenants::ObjectId, auth::Role};
+use redrive_core::{TenantId, WebhookId, event::event_type, search::SearchText};
+use redrive_store::{EventFilter, PageRequest, StoredEvent, WebhookLabel};
+
+use super::{
+    App, AppError, Caller, TenantSelection, TenantView,
+    across_tenants::{AllTenants, ObjectId},
+};
 
 /// Maximum number of hits of one kind.
 const MAX_HITS: usize = 8;
@@ -68,6 +73,46 @@ pub struct SearchResult {
     pub hits: Vec<SearchHit>,
     /// Whether everything was searched; false if there are more webhooks or tenants than a search reads, or more hits.
     pub is_complete: bool,
+    /// Whether the caller may view other tenants whose event types and events were not searched.
+    pub skipped_tenants: bool,
+}
+
+impl SearchResult {
+    /// Adds those of these webhooks whose uid, URL or description contains the text, which is in lower case. Returns `false`
+    /// once there are more than a result has.
+    fn add_webhooks(&mut self, webhooks: Vec<(TenantId, WebhookLabel)>, part: &str) -> bool {
+        let is_webhook = |hit: &&SearchHit| hit.kind == HitKind::Webhook;
+        let known: HashSet<_> = self.hits.iter().filter(is_webhook).map(|hit| hit.id.clone()).collect();
+        let mut count = known.len();
+        for (tenant_id, webhook) in webhooks {
+            let described = webhook.description.as_deref().unwrap_or_default();
+            let uid = webhook.uid.as_deref().unwrap_or_default();
+            let matched = match () {
+                () if uid.to_lowercase().contains(part) => "uid",
+                () if webhook.url.to_lowercase().contains(part) => "url",
+                () if described.to_lowercase().contains(part) => "description",
+                () => continue,
+            };
+            let id = webhook.id.to_string();
+            if known.contains(&id) {
+                continue;
+            }
+            if count == MAX_HITS {
+                self.is_complete = false;
+                return false;
+            }
+            count += 1;
+            self.hits.push(SearchHit {
+                kind: HitKind::Webhook,
+                path: page_path(&tenant_id, &format!("webhooks/{id}")),
+                id,
+                tenant_id,
+                title: webhook.url,
+                matched,
+            });
+        }
+        true
+    }
 }
 
 /// Returns `None` instead of an error for an object that does not exist.
@@ -103,7 +148,8 @@ fn event_hit(stored: &StoredEvent, matched: &'static str) -> SearchHit {
 }
 
 impl App {
-    /// Finds what a text can mean in a tenant, and for admins tenants.
+    /// Finds what a text can mean. Ids, tenants and webhooks are searched in every tenant that the caller may view; event types
+    /// and events in the given one only, since there is no index over all tenants.
     pub async fn search(
         &self,
         caller: &Caller,
@@ -111,33 +157,39 @@ impl App {
         text: &SearchText,
     ) -> Result<SearchResult, AppError> {
         let view = tenant.into();
-        let is_admin = caller.role == Role::Admin;
+        let all = caller.require_all_tenants().ok();
         let mut result = SearchResult { is_complete: true, ..SearchResult::default() };
         if text.is_id() {
             result.hits = self.find_by_id(&view, text).await?;
-            if result.hits.is_empty() && is_admin {
-                result.hits = self.find_by_id_in_any_tenant(caller, text).await?;
+            if let (true, Some(all)) = (result.hits.is_empty(), all) {
+                result.hits = self.find_by_id_in_any_tenant(caller, all, text).await?;
             }
             if !result.hits.is_empty() {
                 return Ok(result);
             }
         }
-        if is_admin {
+        if all.is_some() {
+            let two = PageRequest { after: None, offset: 0, limit: 2 };
+            result.skipped_tenants = self.list_tenants(None, two).await?.len() > 1;
             self.find_tenants(&text.text, &mut result).await?;
         }
-        self.find_webhooks(&view, &text.text, &mut result).await?;
+        // Those of the given tenant come first.
+        self.find_webhooks((&view).into(), &text.text, &mut result).await?;
+        if let (Some(all), true) = (all, result.skipped_tenants) {
+            self.find_webhooks(all.into(), &text.text, &mut result).await?;
+        }
         self.find_event_types(&view, &text.text, &mut result).await?;
         self.find_events(&view, &text.text, &mut result).await?;
         Ok(result)
     }
 
-    /// Finds an object by id whatever its tenant, for admins.
+    /// Finds an object by id in any tenant.
     async fn find_by_id_in_any_tenant(
         &self,
         caller: &Caller,
+        all: AllTenants,
         text: &SearchText,
     ) -> Result<Vec<SearchHit>, AppError> {
-        let all = caller.require_all_tenants()?;
         let objects = [
             text.delivery_id.map(ObjectId::Delivery),
             text.event_id.map(ObjectId::Event),
@@ -191,10 +243,29 @@ impl App {
         Ok(hits)
     }
 
-    /// Finds webhooks whose uid, URL or description contains the text.
+    /// Returns what names the webhooks of a tenant, or of all.
+    async fn webhook_labels(
+        &self,
+        tenants: &TenantSelection,
+        page: PageRequest<WebhookId>,
+    ) -> Result<Vec<(TenantId, WebhookLabel)>, AppError> {
+        Ok(match tenants {
+            TenantSelection::One(view) => {
+                let labels =
+                    self.store().list_webhook_labels(view.id.clone(), view.visibility(), page).await?;
+                labels.into_iter().map(|label| (view.id.clone(), label)).collect()
+            }
+            TenantSelection::All(all) => {
+                let webhooks = self.read_all_webhooks(*all, page).await?.into_iter();
+                webhooks.map(|webhook| (webhook.tenant_id.clone(), WebhookLabel::from(webhook))).collect()
+            }
+        })
+    }
+
+    /// Finds webhooks whose uid, URL or description contains the text, besides those that were found before.
     async fn find_webhooks(
         &self,
-        view: &TenantView,
+        tenants: TenantSelection,
         text: &str,
         result: &mut SearchResult,
     ) -> Result<(), AppError> {
@@ -202,36 +273,13 @@ impl App {
             return Ok(());
         }
         let part = text.to_lowercase();
-        let (mut after, mut count) = (None, 0);
+        let mut after = None;
         for _ in 0..MAX_PAGES {
             let page = PageRequest { after, offset: 0, limit: PAGE_SIZE };
-            let webhooks = self.store().list_webhook_labels(view.id.clone(), view.visibility(), page).await?;
-            after = webhooks.last().map(|webhook| webhook.id);
+            let webhooks = self.webhook_labels(&tenants, page).await?;
+            after = webhooks.last().map(|(_, webhook)| webhook.id);
             let is_last = webhooks.len() < PAGE_SIZE as usize;
-            for webhook in webhooks {
-                let described = webhook.description.as_deref().unwrap_or_default();
-                let uid = webhook.uid.as_deref().unwrap_or_default();
-                let matched = match () {
-                    () if uid.to_lowercase().contains(&part) => "uid",
-                    () if webhook.url.to_lowercase().contains(&part) => "url",
-                    () if described.to_lowercase().contains(&part) => "description",
-                    () => continue,
-                };
-                if count == MAX_HITS {
-                    result.is_complete = false;
-                    return Ok(());
-                }
-                count += 1;
-                result.hits.push(SearchHit {
-                    kind: HitKind::Webhook,
-                    id: webhook.id.to_string(),
-                    tenant_id: view.id.clone(),
-                    title: webhook.url,
-                    matched,
-                    path: page_path(view, &format!("webhooks/{}", webhook.id)),
-                });
-            }
-            if is_last {
+            if !result.add_webhooks(webhooks, &part) || is_last {
                 return Ok(());
             }
         }

@@ -11,6 +11,9 @@ use super::{
     user_login::user_hash,
 };
 
+/// Prefix of the subjects of users in the audit log.
+const AUDIT_PREFIX: &str = "oidc:";
+
 /// A live session of a user.
 #[derive(Clone, Debug)]
 pub struct UserSession {
@@ -44,7 +47,7 @@ impl App {
         let stored = with_timeout(self.store().browser_session(id)).await?.ok_or_else(missing)?;
         // The sessions of a key end with the key.
         let user = stored.user.ok_or_else(missing)?;
-        let object = Some(format!("oidc:{}", user.subject));
+        let object = Some(format!("{AUDIT_PREFIX}{}", user.subject));
         let audited = AuditedAction { action: "user.end_session", tenant: None, object };
         self.with_audit(actor, audited, async {
             match with_timeout(self.store().delete_browser_session(id)).await? {
@@ -57,20 +60,25 @@ impl App {
         Ok(())
     }
 
-    /// Ends all sessions of a user, and returns their number. Without the identity provider, there are none.
+    /// Ends all sessions of a user, and returns their number. The subject may have the prefix that the audit log adds. Without the identity provider, there are none.
     pub async fn end_sessions_of_user(&self, actor: &Actor, subject: &str) -> Result<usize, AppError> {
         let Some(provider) = self.identity_provider() else {
             return Err(AppError::NotFound("user; no identity provider is configured"));
         };
-        let key_hash = user_hash(provider.issuer(), subject);
-        let object = Some(format!("oidc:{subject}"));
+        let without_prefix = subject.strip_prefix(AUDIT_PREFIX).unwrap_or(subject);
+        // A provider may assign a subject that begins like the prefix.
+        let key_hashes = [subject, without_prefix].map(|one| user_hash(provider.issuer(), one));
+        let object = Some(format!("{AUDIT_PREFIX}{without_prefix}"));
         let audited = AuditedAction { action: "user.end_sessions", tenant: None, object };
         let ended = self.with_audit(actor, audited, async {
-            let ended = with_timeout(self.store().delete_browser_sessions_of_key(key_hash)).await?;
+            let mut ended = 0;
+            for key_hash in key_hashes {
+                ended += with_timeout(self.store().delete_browser_sessions_of_key(key_hash)).await?;
+            }
             Ok((ended, AuditChange::default()))
         });
         let ended = ended.await?;
-        self.sessions.evict(|cached| cached.key_hash == key_hash);
+        self.sessions.evict(|cached| key_hashes.contains(&cached.key_hash));
         Ok(ended)
     }
 }

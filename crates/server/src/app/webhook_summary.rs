@@ -69,8 +69,8 @@ impl WebhookSummary {
 }
 
 impl App {
-    /// Returns a summary for each of these webhooks of a tenant, or of any tenant, in the same order. Meant for one page
-    /// of a listing.
+    /// Returns a summary for each of these webhooks of a tenant, or of any tenant, in the same order, without those that were
+    /// deleted since they were read. Meant for one page of a listing.
     pub async fn summaries(
         &self,
         tenants: impl Into<TenantSelection>,
@@ -90,12 +90,12 @@ impl App {
         let last = self.engine.last_successes(tenant_id, &silent).await?;
         let backlogs: HashMap<_, _> = backlogs.into_iter().collect();
         let summarize = |webhook: &Webhook| {
-            let view = views.get(&webhook.id).ok_or(AppError::NotFound("webhook"))?;
+            let view = views.get(&webhook.id)?;
             let waiting = view.wait_reason.as_ref().filter(|_| webhook.state.receives_events());
             let backlog = backlogs.get(&webhook.id).copied().unwrap_or_default();
             let last_hour = hours.remove(&webhook.id).unwrap_or_else(|| last_hour(&[], now));
             let status = status_of(webhook, Some(view), &last_hour.sum, &rule, now);
-            Ok(WebhookSummary {
+            Some(WebhookSummary {
                 status,
                 webhook_id: webhook.id,
                 last_success_at: last_hour.sum.last_success_at.max(last.get(&webhook.id).copied()),
@@ -111,7 +111,7 @@ impl App {
                 ),
             })
         };
-        webhooks.iter().map(summarize).collect()
+        Ok(webhooks.iter().filter_map(summarize).collect())
     }
 
     /// Returns the results of the last hour for each of these webhooks. `for_tenant` is the tenant that asked; `None` for an
@@ -132,6 +132,19 @@ impl App {
             .map(|(webhook_id, minutes)| (webhook_id, last_hour(&minutes, now)))
             .collect())
     }
+}
+
+/// Returns the webhooks that have a summary, each with its own. Both are in the same order.
+pub fn with_summaries(
+    webhooks: Vec<Webhook>,
+    summaries: Vec<WebhookSummary>,
+) -> Vec<(Webhook, WebhookSummary)> {
+    let mut webhooks = webhooks.into_iter();
+    let pair = |summary: WebhookSummary| {
+        let webhook = webhooks.find(|webhook| webhook.id == summary.webhook_id)?;
+        Some((webhook, summary))
+    };
+    summaries.into_iter().filter_map(pair).collect()
 }
 
 /// Returns the time buckets of the last hour, one per minute.

@@ -53,14 +53,35 @@ fn status_and_title(error: &LoginError) -> (StatusCode, &'static str) {
     }
 }
 
+/// Returns the reason that a visitor sees. The addresses of the provider are only in the log, since they may be internal.
+fn public_reason(error: &LoginError) -> String {
+    match error {
+        LoginError::Unavailable(_) => "the identity provider is not available".to_owned(),
+        LoginError::InvalidResponse(_) => "the identity provider returned an invalid response".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Logs why a login failed: some failures of each address as a warning, since requests need no session to fail.
+fn log_failure(app: &AppState, error: &LoginError, extensions: &Extensions) {
+    let is_without_login =
+        matches!(error, LoginError::NotConfigured | LoginError::NoPendingLogin | LoginError::StateMismatch);
+    if is_without_login || app.failed_logins().count(client_address(extensions)).is_some() {
+        tracing::debug!(reason = %error, "login of a user failed");
+    } else {
+        tracing::warn!(reason = %error, "login of a user failed");
+    }
+}
+
 /// Renders why a login failed, and ends the login in progress.
-fn failure(app: &AppState, error: &LoginError, secure: bool) -> Result<Response, PageError> {
+fn failure(app: &AppState, error: &LoginError, extensions: &Extensions) -> Result<Response, PageError> {
+    let secure = cookie::is_secure(extensions);
     let (status, title) = status_and_title(error);
-    tracing::warn!(reason = %error, "login of a user failed");
+    log_failure(app, error, extensions);
     let page = FailurePage {
         status: status.as_u16(),
         title,
-        reason: error.to_string(),
+        reason: public_reason(error),
         advice: error.advice(),
         display_name: app.identity_provider().map(|provider| provider.display_name()),
     };
@@ -77,7 +98,7 @@ pub(super) async fn begin(
     let secure = cookie::is_secure(&extensions);
     let begun = match app.begin_login(safe_path(&query.next)).await {
         Ok(begun) => begun,
-        Err(error) => return failure(&app, &error, secure),
+        Err(error) => return failure(&app, &error, &extensions),
     };
     let cookie = cookie::LOGIN.begin(&begun.cookie, LOGIN_LIFETIME, secure).ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&begun.url)).into_response())
@@ -94,7 +115,7 @@ pub(super) async fn finish(
     let login = cookie::LOGIN.find(&headers, secure);
     let (user, next) = match app.finish_login(login, &response).await {
         Ok(finished) => finished,
-        Err(error) => return failure(&app, &error, secure),
+        Err(error) => return failure(&app, &error, &extensions),
     };
     let current = current_session(&app, &headers, &extensions).await?;
     if let Some((current, cookie)) = &current {
@@ -120,7 +141,7 @@ pub(super) async fn start_session(
     let home_url = home_url(&user.caller());
     let value = match app.begin_user_session(user, client_address(extensions)).await {
         Ok(value) => value,
-        Err(AppError::Forbidden(_)) => return failure(app, &LoginError::AlreadyUsed, secure),
+        Err(AppError::Forbidden(_)) => return failure(app, &LoginError::AlreadyUsed, extensions),
         Err(error) => return Err(error.into()),
     };
     if let Some(current) = current {

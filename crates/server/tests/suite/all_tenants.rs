@@ -250,6 +250,7 @@ async fn overview_of_all_tenants_names_the_failing_ones() {
             (&json!(2), &json!(1), &json!(1))
         );
         assert_eq!(overview["worst_tenants"][0]["tenant_id"], "globex");
+        assert_eq!(overview["webhooks_with_failures"], 1);
         let worst = &overview["worst_webhooks"][0];
         assert_eq!(
             (&worst["tenant_id"], &worst["webhook_id"]),

@@ -82,6 +82,7 @@ async fn attempts_are_listed_by_webhook_status_category_code_and_time() {
         (format!("webhook_id={refusing}"), &["exhausted"]),
         ("status=success".into(), &["success", "success"]),
         ("status=failed,exhausted".into(), &["exhausted", "failed"]),
+        ("status=failed&status=exhausted&status=failed".into(), &["exhausted", "failed"]),
         ("failure_category=server_error".into(), &["failed"]),
         ("failure_category=server_error,client_error".into(), &["exhausted", "failed"]),
         ("http_status_code=204".into(), &["success"]),

@@ -473,6 +473,7 @@ async fn flow_control_metrics_have_the_documented_names() {
         "webhook_circuit_breaker_state{state=\"closed\"} 0",
         "webhook_circuit_breaker_state{state=\"open\"} 1",
         "webhook_circuit_breaker_state{state=\"half_open\"} 0",
+        "webhook_circuits_forced_open 1",
         "webhook_circuits_open_over_1h 0",
         "webhook_circuit_blocked_deliveries 1",
         "webhook_worker_pool_utilization{pool=\"default\"} 0.0",

@@ -154,6 +154,30 @@ async fn admin_finds_ids_of_every_tenant() {
 }
 
 #[tokio::test]
+async fn search_over_several_tenants_names_the_tenant_whose_events_it_searched() {
+    let redrive = Redrive::start().await;
+    let alone = redrive.api().get("/v1/search?q=incoming").await.expect(200);
+    assert_eq!((&alone["tenant_id"], &alone["complete"]), (&json!("default"), &json!(true)));
+    let acme = tenant(&redrive, "acme").await;
+    let objects = Objects::create(&acme).await;
+    let by_url = redrive.api().get("/v1/search?q=incoming").await.expect(200);
+    assert_eq!(by_url["data"][0]["id"], objects.webhook["id"], "a webhook of another tenant: {by_url}");
+    assert_eq!((&by_url["data"][0]["tenant_id"], rows(&by_url).len()), (&json!("acme"), 1));
+    for wanted in ["customer%207", "key-7"] {
+        let found = redrive.api().get(&format!("/v1/search?q={wanted}")).await.expect(200);
+        assert_eq!((rows(&found).len(), &found["tenant_id"]), (0, &json!("default")));
+        assert_eq!(found["complete"], false, "acme was not searched");
+        let found = redrive.api().get(&format!("/v1/search?q={wanted}&tenant_id=acme")).await.expect(200);
+        assert_eq!((&found["data"][0]["id"], &found["tenant_id"]), (&objects.event["id"], &json!("acme")));
+    }
+    let own = acme.get("/v1/search?q=key-7").await.expect(200);
+    assert_eq!((&own["tenant_id"], &own["complete"]), (&json!("acme"), &json!(true)));
+    let browser = Browser::log_in(&redrive, redrive.key()).await;
+    let page = browser.page("/dashboard/t/default/search?q=key-7").await;
+    assert!(page.contains("Nothing was found") && page.contains("only in the tenant default"), "{page}");
+}
+
+#[tokio::test]
 async fn payloads_are_searched_by_path_and_value_in_pages() {
     let redrive = Redrive::start().await;
     let api = redrive.api();

@@ -235,7 +235,10 @@ pub async fn unclosed_circuits_are_listed_by_their_time_without_success(harness:
     set(webhooks[1], CircuitState::Open, 1, at(100), None).await;
     set(webhooks[2], CircuitState::HalfOpen, 2, at(200), None).await;
     let forced = Forced { open: false, until: None, by: "jane".into() };
-    set(harness.webhook_id(), CircuitState::Closed, 1, at(1), Some(forced)).await;
+    set(harness.webhook_id(), CircuitState::Closed, 1, at(1), Some(forced.clone())).await;
+    // A circuit that was forced open is open on purpose.
+    let paused = Forced { open: true, until: Some(at(9_000)), ..forced };
+    set(harness.webhook_id(), CircuitState::Open, 1, at(1), Some(paused)).await;
     // It failed before its circuit opened, and its probes do not change that.
     let new = harness.fan_out(harness.event(at(0)), &[(webhooks[1], InitialState::Leased)]);
     let id = new.deliveries[0].id;

@@ -253,13 +253,7 @@ pub async fn webhook_labels_are_those_of_the_listed_webhooks(harness: &Arc<Harne
             let page = PageRequest { after: None, offset, limit };
             let tenant_id = || harness.tenant_id.clone();
             let webhooks = harness.store().list_webhooks(tenant_id(), visibility, page).await.unwrap();
-            let expected = webhooks.into_iter().map(|one| WebhookLabel {
-                id: one.id,
-                uid: one.spec.uid.as_ref().map(ToString::to_string),
-                url: one.spec.url,
-                description: one.spec.description,
-            });
-            let expected: Vec<_> = expected.collect();
+            let expected: Vec<_> = webhooks.into_iter().map(WebhookLabel::from).collect();
             let found = harness.store().list_webhook_labels(tenant_id(), visibility, page).await.unwrap();
             assert_eq!(found, expected);
             assert!(limit == 1 || found.iter().any(|one| one.description == described.spec.description));

@@ -76,7 +76,7 @@ pub struct TrafficRanking {
     pub dead: Ranking<TenantId, u64>,
 }
 
-/// A circuit that is not closed.
+/// A circuit that is not closed, and not forced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclosedCircuit {
     /// Its webhook.

@@ -46,6 +46,14 @@ pub struct WebhookLabel {
     pub description: Option<String>,
 }
 
+impl From<Webhook> for WebhookLabel {
+    fn from(webhook: Webhook) -> Self {
+        let spec = webhook.spec;
+        let uid = spec.uid.map(|uid| uid.to_string());
+        Self { id: webhook.id, uid, url: spec.url, description: spec.description }
+    }
+}
+
 /// A webhook with the configuration version of its last change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned {

@@ -63,7 +63,7 @@ const RANK_WEBHOOKS: &str = "SELECT failures, attempts,
 const LAST_TENANT: &str = "SELECT id FROM tenants WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2";
 const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, least(failing_since, circuit_since) AS since, circuit FROM webhook_runtime
-     WHERE circuit IS NOT NULL AND circuit::json ->> 'state' <> 'closed'
+     WHERE circuit IS NOT NULL AND circuit::json ->> 'state' <> 'closed' AND circuit::json ->> 'forced' IS NULL
      ORDER BY since, webhook_id LIMIT $1";
 
 /// Statements whose cost must be proportional to what they count; a test checks their query plans.

@@ -61,6 +61,7 @@ const LONGEST_UNCLOSED_CIRCUITS: &str =
     "SELECT tenant_id, webhook_id, min(coalesce(failing_since, circuit_since), circuit_since) AS since, circuit
      FROM webhook_runtime INDEXED BY webhook_runtime_circuits
      WHERE circuit IS NOT NULL AND json_extract(circuit, '$.state') <> 'closed'
+         AND json_extract(circuit, '$.forced') IS NULL
      ORDER BY since, webhook_id LIMIT ?";
 
 /// Statements whose cost must be proportional to what they count; a test checks their query plans.

@@ -95,9 +95,9 @@ async fn invalid_tokens_and_responses_are_rejected() {
         (Fault::MissingSubject, 403, "it is malformed"),
         (Fault::ResponseOfOtherIssuer, 403, "another issuer created it"),
         (Fault::Refuses, 403, "access_denied (&#60;b&#62;no\\u{202e}&#60;/b&#62;)"),
-        (Fault::MissingIdToken, 502, "it returned no ID token"),
-        (Fault::HtmlTokenResponse, 502, "is not the expected JSON"),
-        (Fault::EndlessTokenResponse, 502, "is larger than"),
+        (Fault::MissingIdToken, 502, "returned an invalid response"),
+        (Fault::HtmlTokenResponse, 502, "returned an invalid response"),
+        (Fault::EndlessTokenResponse, 502, "returned an invalid response"),
     ] {
         provider.set_fault(fault);
         let mut browser = LoginBrowser::new(&redrive, "");
@@ -294,9 +294,13 @@ async fn sessions_of_a_user_end_everywhere() {
     assert_eq!(ended, json!({"ended": 1}));
     assert_eq!([status(&again).await, status(&other).await], [303, 200]);
     assert_eq!(redrive.api().delete("/v1/users/u%2F1/sessions").await.expect(200), json!({"ended": 0}));
+    // Also as the audit log writes the subject.
+    let last = log_in("u/1").await;
+    let ended = redrive.api().delete("/v1/users/oidc:u%2F1/sessions").await.expect(200);
+    assert_eq!((ended, status(&last).await), (json!({"ended": 1}), 303));
     let ends = audit(&redrive, "user.end_sessions").await;
     let actors: Vec<_> = ends.iter().map(|entry| text(&entry["actor"])).collect();
-    assert_eq!(actors, ["admin", "admin", "Jane Doe"]);
+    assert_eq!(actors, ["admin", "admin", "admin", "Jane Doe"]);
     assert!(ends.iter().all(|entry| entry["object_id"] == "oidc:u/1"), "{ends:#?}");
 }
 
@@ -391,10 +395,12 @@ async fn unavailable_or_foreign_provider_is_reported_at_the_login() {
     let redrive = Redrive::start_with(setup(&provider)).await;
     let mut browser = LoginBrowser::new(&redrive, "");
     let response = browser.send("GET", "/dashboard/login/oidc", "").await;
-    assert_failed(&browser, &response, 502, "it names itself &#34;https://other.example.com&#34;");
+    assert_failed(&browser, &response, 502, "returned an invalid response");
+    assert!(!page(&response).contains("other.example.com"), "{}", page(&response));
+    redrive.wait_output("it names itself").await;
     let discoveries = provider.count("/.well-known/openid-configuration");
     let response = browser.send("GET", "/dashboard/login/oidc", "").await;
-    assert_failed(&browser, &response, 502, "it names itself");
+    assert_failed(&browser, &response, 502, "returned an invalid response");
     assert_eq!(provider.count("/.well-known/openid-configuration"), discoveries, "a failure is remembered");
 
     let setup = setup(&provider);

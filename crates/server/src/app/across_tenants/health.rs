@@ -63,7 +63,7 @@ pub struct AllTenantsHealth {
     /// Webhooks with the most failed attempts in the last hour, with their number.
     pub worst_webhooks: Vec<(TenantId, WebhookId, u64)>,
     /// Number of webhooks with failed attempts in the last hour.
-    pub failing_webhooks: usize,
+    pub webhooks_with_failures: usize,
     /// Circuits that are not closed.
     pub circuits: CircuitCounts,
     /// Whether a counting limit was reached, so that figures are lower than they are.
@@ -151,7 +151,7 @@ impl App {
         Ok(AllTenantsHealth {
             tenants,
             worst_webhooks: worst,
-            failing_webhooks: failing,
+            webhooks_with_failures: failing,
             circuits,
             more,
             counted_at,
@@ -213,7 +213,8 @@ impl App {
         let found = self.store().circuits_of_all_tenants(MAX_CIRCUITS + 1).await?;
         let mut counts = CircuitCounts { more: found.len() > MAX_CIRCUITS, ..CircuitCounts::default() };
         for runtime in found.into_iter().take(MAX_CIRCUITS) {
-            if counts.add(&runtime) {
+            let is_forced = runtime.circuit.as_ref().is_some_and(|circuit| circuit.forced.is_some());
+            if counts.add(&runtime) && !is_forced {
                 pass.change(&runtime.tenant_id, |health| health.open_circuits += 1);
             }
         }
@@ -274,7 +275,7 @@ mod tests {
         AllTenantsHealth {
             tenants: tenants.iter().map(summary).collect(),
             worst_webhooks: Vec::new(),
-            failing_webhooks: 0,
+            webhooks_with_failures: 0,
             circuits: CircuitCounts::default(),
             more: false,
             counted_at: Time::default(),

@@ -178,7 +178,7 @@ mod tests {
         AllTenantsHealth {
             tenants: BTreeMap::new(),
             worst_webhooks: Vec::new(),
-            failing_webhooks: 0,
+            webhooks_with_failures: 0,
             circuits: CircuitCounts::default(),
             more: false,
             counted_at: Time::default(),

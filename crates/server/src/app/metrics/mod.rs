@@ -185,8 +185,14 @@ impl App {
         );
         gauge(
             registry,
+            "webhook_circuits_forced_open",
+            "Open circuits that were forced open, of the whole store: aggregate with max, not sum",
+            circuits.forced_open as u64,
+        );
+        gauge(
+            registry,
             "webhook_circuits_open_over_1h",
-            "Circuits that have been open for more than an hour, of the whole store: aggregate with max, not sum",
+            "Circuits that have been open for more than an hour and were not forced open, of the whole store: aggregate with max, not sum",
             circuits.open_over_an_hour as u64,
         );
     }

@@ -177,7 +177,7 @@ impl TenantValues {
         let states = Family::<CircuitLabels, Gauge>::default();
         let failing = Family::<WebhookLabels, Gauge>::default();
         let mut left = [
-            (CircuitState::Open, self.circuit_counts.open),
+            (CircuitState::Open, self.circuit_counts.open.saturating_sub(self.circuit_counts.forced_open)),
             (CircuitState::HalfOpen, self.circuit_counts.half_open),
         ];
         for UnclosedCircuit { webhook, state, since } in &self.circuits {
@@ -196,8 +196,8 @@ impl TenantValues {
             ];
             states.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        let help = "1 for a circuit that is not closed; \"other\" counts those that are not named. Of the whole store: aggregate \
-                    with max, not sum";
+        let help = "1 for a circuit that is neither closed nor forced; \"other\" counts those that are not named. Of the whole \
+                    store: aggregate with max, not sum";
         registry.register("redrive_webhook_circuit_state", help, states);
         let help = "Time of the first failure since the last success of a webhook whose circuit is not closed; of the last \
                     transition of the circuit if there was none";

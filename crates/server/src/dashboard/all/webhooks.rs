@@ -10,7 +10,7 @@ use redrive_core::{
 use super::selected_tenants;
 use crate::{
     api::AppState,
-    app::webhook_summary::WebhookSummary,
+    app::webhook_summary::{WebhookSummary, with_summaries},
     dashboard::{
         PageResult, format, overview,
         page::{FormQuery, Html, PageContext},
@@ -39,6 +39,6 @@ pub(in crate::dashboard) async fn list(
     let found = find_webhooks(&app, &tenants, &query.query).await?;
     let next = found.next.map(|id| query.with("cursor", &id.to_string()));
     let summaries = app.summaries(tenants, &found.rows).await?;
-    let rows = found.rows.into_iter().zip(summaries).collect();
+    let rows = with_summaries(found.rows, summaries);
     Html::render(&ListPage { layout: viewer.layout("all"), rows, next, stopped: found.stopped, query })
 }

@@ -13,7 +13,10 @@ use serde::Deserialize;
 use super::{name_of, status_badge};
 use crate::{
     api::{AppState, Paging},
-    app::{TenantSelection, webhook_summary::WebhookSummary},
+    app::{
+        TenantSelection,
+        webhook_summary::{WebhookSummary, with_summaries},
+    },
     dashboard::{
         PageResult, format, overview,
         page::{FormQuery, Html, PageContext, PageQuery},
@@ -139,7 +142,7 @@ pub(in crate::dashboard) async fn list(
     let next = found.next.map(|id| query.with("cursor", &id.to_string()));
     Html::render(&ListPage {
         layout: viewer.layout("webhooks"),
-        rows: found.rows.into_iter().zip(summaries).collect(),
+        rows: with_summaries(found.rows, summaries),
         next,
         stopped: found.stopped,
         query,
