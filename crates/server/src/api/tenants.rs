@@ -448,7 +448,7 @@ async fn patch(
 /// Creates the tenant if it does not exist. Otherwise same as PATCH: missing fields keep their value. Concurrent requests
 /// create one tenant.
 #[utoipa::path(
-    put, path = "/v1/tenants/{id}", operation_id = "putTenant", tag = "tenants", params(("id" = String, Path)),
+    put, path = "/v1/tenants/{id}", operation_id = "replaceTenant", tag = "tenants", params(("id" = String, Path)),
     request_body = Option<TenantChange>,
     responses(
         (status = 200, description = "The changed tenant", body = TenantView),
