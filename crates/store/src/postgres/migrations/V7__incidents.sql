@@ -6,4 +6,5 @@ ALTER TABLE circuit_periods
 UPDATE circuit_periods SET closed_at = ended_at;
 CREATE INDEX circuit_periods_unresolved ON circuit_periods (webhook_id) WHERE closed_at IS NULL AND NOT continues;
 DROP INDEX circuit_periods_by_tenant;
-CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant_id, opened_at) WHERE NOT continues;
+-- Not partial: the planner would use it for reads by webhook while the table is small.
+CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant_id, continues, opened_at);

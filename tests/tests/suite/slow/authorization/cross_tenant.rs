@@ -162,7 +162,8 @@ async fn only_admins_may_name_another_tenant() {
 }
 
 /// Listings that an admin may run over all tenants.
-const LISTINGS_OF_ALL_TENANTS: [&str; 7] = [
+const LISTINGS_OF_ALL_TENANTS: [&str; 8] = [
+    "/v1/attempts",
     "/v1/deliveries",
     "/v1/dlq",
     "/v1/dlq/stats",

@@ -196,7 +196,7 @@ async fn tenants(harness: &Harness) {
     store
         .create_tenant(Tenant {
             id: id.clone(),
-            metadata: serde_json::from_str(r#"{"plan": "gold \u{1f511}", "seats": 1.00}"#).unwrap(),
+            metadata: serde_json::from_str(r#"{"plan": "gold \ud83d\udd11", "seats": 1.00}"#).unwrap(),
             name: None,
             rules,
             created_at: at(7),
