@@ -28,7 +28,8 @@ use redrive_core::{
 };
 use redrive_engine::{MailError, MailFuture, Mailed, Mailer, clock::Clock};
 use redrive_store::{
-    EmailAddress, EmailReservation, EmailScope, ReserveResult, Store, StoreError, StoredNotification,
+    ChannelStatus, EmailAddress, EmailReservation, EmailScope, ReserveResult, Store, StoreError,
+    StoredNotification,
 };
 use sha2::{Digest, Sha256};
 
@@ -41,6 +42,15 @@ use crate::config::{ConfigError, Smtp};
 
 /// Maximum number of notifications whose recipients are tracked until all of them are served.
 const MAX_TRACKED_NOTIFICATIONS: usize = 10_000;
+
+/// Returns the notifications whose emails informed their recipients or still will. One whose email failed, or was not sent
+/// because of a limit, must not keep a later one from being sent.
+fn informing(earlier: Vec<StoredNotification>) -> Vec<Notification> {
+    let is_lost = |stored: &StoredNotification| {
+        matches!(stored.email_status, ChannelStatus::Failed | ChannelStatus::Suppressed)
+    };
+    earlier.into_iter().filter(|stored| !is_lost(stored)).map(|stored| stored.notification).collect()
+}
 
 /// Result of sending a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,8 +164,7 @@ impl MailSender {
         };
         let (tenant_id, id) = (notification.tenant_id.clone(), notification.id);
         let earlier = self.store.earlier_notifications(tenant_id, webhook_id, id, MAX_EARLIER).await?;
-        let earlier: Vec<_> = earlier.into_iter().map(|stored| stored.notification).collect();
-        Ok(covering_kind(notification, &earlier))
+        Ok(covering_kind(notification, &informing(earlier)))
     }
 
     /// Returns the addresses that may receive notifications of the tenant.
@@ -447,5 +456,36 @@ pub(crate) async fn send_test(config: &Smtp, to: &str, clock: &Clock) -> Result<
             | SmtpError::Unavailable(why)
             | SmtpError::Unknown(why),
         ) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redrive_core::{TenantId, notification::OccurrenceDetails};
+
+    use super::*;
+
+    #[test]
+    fn notification_without_an_email_informs_no_recipient() {
+        let stored = |email_status| StoredNotification {
+            notification: Notification {
+                id: NotificationId::new(Time::from_secs(1), &[1; 10]),
+                tenant_id: TenantId::default(),
+                webhook_id: None,
+                kind: NotificationKind::CircuitOpened,
+                count: 1,
+                first_at: Time::from_secs(1),
+                last_at: Time::from_secs(1),
+                details: OccurrenceDetails::default(),
+            },
+            webhook_status: ChannelStatus::Sent,
+            email_status,
+            attempts: 1,
+            next_attempt_at: None,
+            error: None,
+        };
+        let informs = |status| !informing(vec![stored(status)]).is_empty();
+        assert!(informs(ChannelStatus::Sent) && informs(ChannelStatus::Pending));
+        assert!(!informs(ChannelStatus::Failed) && !informs(ChannelStatus::Suppressed));
     }
 }
