@@ -192,7 +192,8 @@ async fn tenants_are_found_by_id_prefix() {
     };
     assert_eq!(listed("").await, ["acme", "acme-eu", "acme-us", "acmf", "b", "default"]);
     assert_eq!(listed("?prefix=acme").await, ["acme", "acme-eu", "acme-us"]);
-    assert_eq!(listed("?prefix=ACME-").await, ["acme-eu", "acme-us"]);
+    assert_eq!(listed("?prefix=acme-").await, ["acme-eu", "acme-us"]);
+    assert_eq!(listed("?prefix=ACME-").await, [] as [String; 0], "ids are case-sensitive");
     assert_eq!(listed("?prefix=%3Cb%3E").await, [] as [String; 0]);
     // The API finds the same tenants, with paging.
     let ids = async |query: &str| {
